@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm-series refresh``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vllm_series.checkout import opened, read_stack
+from vllm_series.commands.fetch import bring
+from vllm_series.errors import EXIT_NO, EXIT_OK, PreconditionError
+from vllm_series.locks import locked
+from vllm_series.output import Output, plural
+from vllm_series.project import Project, find_project
+from vllm_series.refresh import Rewrite, rewrites_from_files, rewrites_from_stack
+from vllm_series.store import Store
+from vllm_series.swap import staging_directory, swap_directory
+
+
+def refresh(out: Output, series_dir: Path | None, source: Path | None, only_check: bool, index: str) -> int:
+    """Bring patch files into canonical form, from themselves or from an edited checkout."""
+    project = find_project(series_dir)
+    if project.installed and not only_check:
+        raise PreconditionError(
+            f"{project.root} is the copy inside the installed package",
+            hint="work in a checkout of the project, or name one with --series-dir",
+        )
+    if only_check:
+        rewrites = _rewrites(out, project, source, index)
+    else:
+        with locked(project.root / ".vllm-series.lock", str(project.root)):
+            rewrites = _rewrites(out, project, source, index)
+            _write(project, rewrites)
+    for rewrite in rewrites:
+        out.say(f"{'would write' if only_check else 'wrote'} patches/{rewrite.file}: {rewrite.reason}")
+    if not rewrites:
+        out.say(f"ok: {plural(len(project.files), 'patch file')} as they should be")
+    return out.finish(
+        EXIT_NO if rewrites and only_check else EXIT_OK,
+        root=str(project.root),
+        files=[{"file": r.file, "reason": r.reason} for r in rewrites],
+    )
+
+
+def _rewrites(out: Output, project: Project, source: Path | None, index: str) -> list[Rewrite]:
+    store = Store.default()
+    if source is not None:
+        with opened(source.absolute()) as repository:
+            stack = read_stack(repository, repository.commit("HEAD"))
+            release = repository.describe(stack.base)
+            base = next((b for b in project.bases if b.ref == release), None)
+            if base is None or repository.find_commit(f"refs/tags/{base.ref}") != stack.base:
+                raise PreconditionError(
+                    f"the series commits of {source} do not start at a supported release",
+                    hint="supported: " + ", ".join(b.ref for b in project.bases),
+                )
+            return rewrites_from_stack(project, repository, stack, base)
+    found: list[Rewrite] = []
+    for base in project.bases:
+        commit = bring(out, project, store, base.ref, index).commit
+        with locked(store.lock_path, f"the cache {store.folder}"):
+            found += rewrites_from_files(project, store, base, commit)
+    return found
+
+
+def _write(project: Project, rewrites: list[Rewrite]) -> None:
+    if not rewrites:
+        return
+    staging = staging_directory(project.patch_dir)
+    for rewrite in rewrites:
+        target = staging / rewrite.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(rewrite.content)
+    swap_directory(project.patch_dir, staging)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which patches a patch needs.
+
+Two kinds: declared ones (``Depends-on:`` trailers, for needs that git cannot see) and textual ones, found
+by applying subsets of the series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vllm_series.errors import UsageError
+from vllm_series.patchfile import Patch
+from vllm_series.stack import apply_all
+from vllm_series.tree import Snapshot
+
+
+def _applies(snapshot: Snapshot, patches: Sequence[Patch]) -> bool:
+    applications, _ = apply_all(snapshot, patches)
+    return all(application.ok for application in applications)
+
+
+def textual(snapshot: Snapshot, patches: Sequence[Patch], name: str) -> tuple[str, ...]:
+    """The smallest set of earlier patches without which ``name`` does not apply.
+
+    A patch that applies with none of them needs none. If it applies with no subset at all, every
+    earlier patch on its files counts as needed.
+
+    Args:
+        snapshot: The base.
+        patches: The series in order.
+        name: The patch in question.
+
+    """
+    index = next(i for i, patch in enumerate(patches) if patch.name == name)
+    target = patches[index]
+    related: list[Patch] = []
+    paths = set(target.paths)
+    for patch in reversed(patches[:index]):
+        if patch.paths & paths:
+            related.insert(0, patch)
+            paths |= patch.paths
+    if not related or _applies(snapshot, [target]):
+        return ()
+    needed = list(related)
+    if _applies(snapshot, [*needed, target]):
+        for patch in reversed(related):
+            rest = [p for p in needed if p is not patch]
+            if _applies(snapshot, [*rest, target]):
+                needed = rest
+    return tuple(patch.name for patch in needed)
+
+
+def declared(patches: Sequence[Patch]) -> dict[str, tuple[str, ...]]:
+    """The ``Depends-on:`` names of every patch.
+
+    Raises:
+        UsageError: A name that does not stand before the patch in the series.
+
+    """
+    seen: set[str] = set()
+    found = {}
+    for patch in patches:
+        for need in patch.depends_on:
+            if need not in seen:
+                raise UsageError(
+                    f"{patch.name} says Depends-on: {need}, which does not stand before it in the series"
+                )
+        found[patch.name] = patch.depends_on
+        seen.add(patch.name)
+    return found
+
+
+def prerequisites(snapshot: Snapshot, patches: Sequence[Patch]) -> dict[str, tuple[str, ...]]:
+    """Direct prerequisites of every patch, declared and textual, in series order."""
+    order = [patch.name for patch in patches]
+    stated = declared(patches)
+    return {
+        name: tuple(sorted({*stated[name], *textual(snapshot, patches, name)}, key=order.index))
+        for name in order
+    }
+
+
+def closure(needs: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, str]:
+    """Every prerequisite of ``names`` that is not among them, and which patch asks for it."""
+    found: dict[str, str] = {}
+    queue = list(names)
+    while queue:
+        name = queue.pop(0)
+        for need in needs.get(name, ()):
+            if need not in names and need not in found:
+                found[need] = name
+                queue.append(need)
+    return found
+
+
+def dependents(needs: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, str]:
+    """Every patch that needs one of ``names``, directly or not, and which one it needs."""
+    found: dict[str, str] = {}
+    grown = True
+    while grown:
+        grown = False
+        for name, wanted in needs.items():
+            if name in names or name in found:
+                continue
+            cause = next((n for n in wanted if n in names or n in found), None)
+            if cause is not None:
+                found[name] = cause
+                grown = True
+    return found

@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every git command that this project runs.
+
+A user's settings must not change what is built: ``apply.whitespace=fix`` alters the resulting tree at
+exit 0, a hook or a signing key stops a commit, ``GIT_DIR`` redirects everything. So each command gets a
+clean environment, no global or system configuration, and the settings below on its command line.
+
+The commands are run directly: importing GitPython costs more time than a whole ``apply`` may take.
+GitPython serves where repositories are inspected and made, see :mod:`vllm_series.store`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vllm_series.errors import EnvironmentFaultError, PreconditionError, UsageError
+
+MINIMUM_VERSION = (2, 34)
+
+#: Settings of a repository or user that would change a result, pinned.
+PINNED_CONFIG = (
+    "core.hooksPath=/dev/null",
+    "core.autocrlf=false",
+    "core.attributesFile=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=true",
+    "core.untrackedCache=false",
+    "commit.gpgSign=false",
+    "tag.gpgSign=false",
+    "apply.whitespace=nowarn",
+    "am.threeWay=false",
+    "rerere.enabled=false",
+    "merge.conflictStyle=zdiff3",
+    "i18n.commitEncoding=UTF-8",
+    "i18n.logOutputEncoding=UTF-8",
+    "advice.detachedHead=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+)
+
+#: Settings under which ``format-patch`` writes the same bytes everywhere.
+CANONICAL_CONFIG = (
+    "diff.renames=true",
+    "diff.renameLimit=0",
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+    "diff.algorithm=default",
+    "diff.indentHeuristic=true",
+    "diff.suppressBlankEmpty=false",
+    "diff.orderFile=/dev/null",
+    "format.encodeEmailHeaders=true",
+)
+CANONICAL_OPTIONS = (
+    "--stdout",
+    "--zero-commit",
+    "--full-index",
+    "--no-signature",
+    "--no-stat",
+    "-N",
+    "--binary",
+    "--no-attach",
+    "--no-thread",
+    "--no-notes",
+    "--no-cover-letter",
+    "--no-signoff",
+    "--no-base",
+    "--no-from",
+    "--no-add-header",
+    "--subject-prefix=PATCH",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-relative",
+)
+
+#: Files in a git directory that mean an unfinished operation.
+OPERATIONS = {
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "rebase-merge": "rebase",
+    "rebase-apply": "am or rebase",
+    "BISECT_LOG": "bisect",
+}
+
+
+#: Descriptors that every git command inherits, see :mod:`vllm_series.locks`.
+INHERITED: set[int] = set()
+
+
+_LOG_FORMAT = "%H%n%T%n%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"
+
+
+class GitError(EnvironmentFaultError):
+    """A git command failed for a reason that its caller did not expect."""
+
+    kind = "git"
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment for git: no ``GIT_*`` of the user, C locale, no configuration but the pinned."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env.pop("LANGUAGE", None)
+    env.update(
+        LC_ALL="C",
+        GIT_CONFIG_NOSYSTEM="1",
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_ATTR_NOSYSTEM="1",
+        GIT_TERMINAL_PROMPT="0",
+    )
+    return env
+
+
+def path_bytes(path: str) -> bytes:
+    """A path inside a tree as git stores it, whatever the locale."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def path_text(raw: bytes) -> str:
+    """The inverse of :func:`path_bytes`."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _literal(paths: Iterable[str]) -> list[bytes]:
+    return [b":(literal)" + path_bytes(path) for path in paths]
+
+
+def isolate_process() -> None:
+    """Take git's variables out of this process, for libraries that start git themselves."""
+    for name in [k for k in os.environ if k.startswith("GIT_")]:
+        del os.environ[name]
+    os.environ.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL=os.devnull)
+
+
+def _execute(
+    args: Sequence[str | bytes],
+    *,
+    data: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    user_config: bool = False,
+) -> subprocess.CompletedProcess[bytes]:
+    command: list[str | bytes] = ["git"]
+    for setting in PINNED_CONFIG:
+        command += ["-c", setting]
+    command += args
+    environment = clean_environment()
+    if user_config:
+        environment = {k: v for k, v in environment.items() if not k.startswith("GIT_CONFIG_")}
+    environment.update(env or {})
+    try:
+        return subprocess.run(
+            command,
+            input=data if data is not None else b"",
+            capture_output=True,
+            env=environment,
+            pass_fds=tuple(INHERITED),
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EnvironmentFaultError("git is not installed", hint="install git 2.34 or newer") from None
+
+
+def _message(stderr: bytes) -> str:
+    text = stderr.decode("utf-8", "replace").strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    return (fatal or lines or ["no message"])[0]
+
+
+def version() -> tuple[int, ...]:
+    """The version of the installed git, such as ``(2, 39, 5)``."""
+    text = _execute(["version"]).stdout.decode()
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise EnvironmentFaultError(f"cannot read git's version from {text!r}")
+    return tuple(int(part) for part in match.groups() if part)
+
+
+def require_version() -> None:
+    """Raise if git is too old for the options used here."""
+    found = version()
+    if found < MINIMUM_VERSION:
+        raise EnvironmentFaultError(
+            f"git {'.'.join(map(str, found))} is too old",
+            hint=f"install git {'.'.join(map(str, MINIMUM_VERSION))} or newer",
+        )
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One path of a tree: git's mode (octal text), object type and object id."""
+
+    mode: str
+    kind: str
+    oid: str
+
+
+@dataclass(frozen=True)
+class Ident:
+    """Who and when, as git stores it: ``seconds`` since the epoch and ``zone`` such as ``+0200``."""
+
+    name: str
+    email: str
+    seconds: int
+    zone: str
+
+    def raw(self) -> str:
+        """The form of a commit header."""
+        return f"{self.name} <{self.email}> {self.seconds} {self.zone}"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository, and the working tree of it that commands use.
+
+    Attributes:
+        git_dir: The working tree's own git directory.
+        common_dir: The directory with objects and refs; equal to ``git_dir`` but in linked worktrees.
+        work_tree: Top level of the working tree, None for a bare repository.
+
+    """
+
+    git_dir: Path
+    common_dir: Path
+    work_tree: Path | None = None
+
+    @classmethod
+    def bare(cls, path: Path) -> Repository:
+        """The bare repository at ``path``; nothing is checked."""
+        return cls(path, path)
+
+    @classmethod
+    def open(cls, path: Path) -> Repository:
+        """The repository whose top level (or bare directory) is exactly ``path``.
+
+        Raises:
+            PreconditionError: ``path`` is no repository, or lies inside another one.
+
+        """
+        if not path.is_dir():
+            raise PreconditionError(f"{path} is not a folder", hint="name an existing git checkout of vLLM")
+        found = _execute(
+            [
+                "-C",
+                str(path),
+                "rev-parse",
+                "--is-bare-repository",
+                "--absolute-git-dir",
+                "--path-format=absolute",
+                "--git-common-dir",
+                "--show-toplevel",
+            ],
+            user_config=True,  # safe.directory stands only there
+        )
+        lines = os.fsdecode(found.stdout).splitlines()
+        if len(lines) < 3:
+            if b"dubious ownership" in found.stderr:
+                raise EnvironmentFaultError(
+                    f"git does not trust {path}: another user owns it",
+                    hint=f"git config --global --add safe.directory {shlex.quote(str(path))}",
+                )
+            raise PreconditionError(
+                f"{path} is not a git repository ({_message(found.stderr)})",
+                hint="name an existing git checkout of vLLM, or use --into for a new one",
+            )
+        is_bare, git_dir, common_dir = lines[0] == "true", Path(lines[1]), Path(lines[2])
+        if is_bare:
+            if git_dir.resolve() != path.resolve():
+                raise PreconditionError(
+                    f"{path} lies inside the bare repository {git_dir}", hint=f"name {git_dir}"
+                )
+            return cls(git_dir, common_dir)
+        if len(lines) < 4:
+            raise PreconditionError(
+                f"{path} is inside a git directory", hint="name the top level of the checkout"
+            )
+        top = Path(lines[3])
+        if top.resolve() != path.resolve():
+            raise PreconditionError(
+                f"{path} lies inside the repository {top}", hint=f"name its top level: {top}"
+            )
+        return cls(git_dir, common_dir, top)
+
+    def with_work_tree(self, work_tree: Path) -> Repository:
+        """The same repository with another working tree."""
+        return replace(self, work_tree=work_tree)
+
+    def execute(
+        self,
+        *args: str | bytes,
+        data: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        config: Iterable[str] = (),
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run ``git args``; the caller judges the exit status."""
+        command: list[str | bytes] = [f"--git-dir={self.git_dir}"]
+        if self.work_tree is not None:
+            command = ["-C", str(self.work_tree), *command, f"--work-tree={self.work_tree}"]
+        for setting in config:
+            command += ["-c", setting]
+        return _execute([*command, *args], data=data, env=env)
+
+    def run(
+        self,
+        *args: str | bytes,
+        data: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        config: Iterable[str] = (),
+    ) -> bytes:
+        """Run ``git args`` and return its standard output.
+
+        Raises:
+            GitError: It exited with another status than 0.
+
+        """
+        result = self.execute(*args, data=data, env=env, config=config)
+        if result.returncode != 0:
+            text = _message(result.stderr)
+            hint = ""
+            if "No space left" in text or b"No space left" in result.stderr:
+                hint = "free some disk space and run the command again"
+            raise GitError(f"git {args[0]!s} failed in {self.where}: {text}", hint=hint)
+        return result.stdout
+
+    @property
+    def where(self) -> Path:
+        """The folder that a person knows this repository by."""
+        return self.work_tree or self.git_dir
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def find_commit(self, ref: str) -> str | None:
+        """The commit that ``ref`` names, as 40 hex digits, or None."""
+        if ref.startswith("-"):
+            raise UsageError(f"{ref!r} is not a commit", hint="name a branch, tag or commit id")
+        result = self.execute("rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")
+        text = result.stdout.decode().strip()
+        return text.splitlines()[-1] if result.returncode == 0 and text else None
+
+    def commit(self, ref: str) -> str:
+        """The commit that ``ref`` names.
+
+        Raises:
+            UsageError: There is none.
+
+        """
+        found = self.find_commit(ref)
+        if found is None:
+            raise UsageError(
+                f"{ref} names no commit in {self.where}",
+                hint="list the known ones with: git tag; git log",
+            )
+        return found
+
+    def entries(self, commit: str, paths: Sequence[str]) -> dict[str, TreeEntry]:
+        """What ``commit`` holds at ``paths``; a path that is not there is left out."""
+        found: dict[str, TreeEntry] = {}
+        for start in range(0, len(paths), 1000):
+            chunk = [path_bytes(path) for path in paths[start : start + 1000]]
+            out = self.run("ls-tree", "-z", "--full-tree", commit, "--", *chunk)
+            for row in out.split(b"\0"):
+                if row:
+                    meta, _, path = row.partition(b"\t")
+                    mode, kind, oid = meta.decode().split(" ")
+                    found[path_text(path)] = TreeEntry(mode, kind, oid)
+        return found
+
+    def all_entries(self, commit: str) -> dict[str, TreeEntry]:
+        """Every file of ``commit``."""
+        found: dict[str, TreeEntry] = {}
+        for row in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
+            if row:
+                meta, _, path = row.partition(b"\t")
+                mode, kind, oid = meta.decode().split(" ")
+                found[path_text(path)] = TreeEntry(mode, kind, oid)
+        return found
+
+    def objects(self, oids: Iterable[str]) -> dict[str, bytes]:
+        """The contents of objects; an object that is not here is left out."""
+        wanted = list(dict.fromkeys(oids))
+        if not wanted:
+            return {}
+        result = self.execute("cat-file", "--batch", data="".join(f"{o}\n" for o in wanted).encode())
+        if result.returncode != 0:
+            raise EnvironmentFaultError(
+                f"objects are missing in {self.where}: {_message(result.stderr)}",
+                hint="in a partial or shallow clone fetch them first: git fetch --refetch --unshallow",
+            )
+        out, found, position = result.stdout, {}, 0
+        for oid in wanted:
+            end = out.index(b"\n", position)
+            header = out[position:end].split(b" ")
+            position = end + 1
+            if len(header) == 3:
+                size = int(header[2])
+                found[oid] = out[position : position + size]
+                position += size + 1
+        return found
+
+    def trees(self, commits: Sequence[str]) -> list[str]:
+        """The tree ids of ``commits``."""
+        if not commits:
+            return []
+        return self.run("rev-parse", *(f"{c}^{{tree}}" for c in commits)).decode().split()
+
+    def changed_paths(self, old: str, new: str) -> list[str]:
+        """Paths that differ between two commits or trees, renames as two paths."""
+        out = self.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, new)
+        return [path_text(path) for path in out.split(b"\0") if path]
+
+    def describe(self, commit: str) -> str | None:
+        """The nearest release tag (``v1.2.3``) at or before ``commit``, or None."""
+        result = self.execute(
+            "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*.[0-9]*.[0-9]*", "--exclude", "*rc*",
+            commit,
+        )  # fmt: skip
+        return result.stdout.decode().strip() if result.returncode == 0 else None
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        """Whether ``newer`` has ``older`` in its history."""
+        return self.execute("merge-base", "--is-ancestor", older, newer).returncode == 0
+
+    def is_shallow(self) -> bool:
+        """Whether history is cut off."""
+        return (self.common_dir / "shallow").exists()
+
+    def operation(self) -> str | None:
+        """The operation in progress in this working tree, such as ``rebase``, or None."""
+        for name, operation in OPERATIONS.items():
+            if (self.git_dir / name).exists():
+                return operation
+        return None
+
+    def head_branch(self) -> str | None:
+        """The branch that is checked out, without ``refs/heads/``; None if HEAD is detached."""
+        result = self.execute("symbolic-ref", "--quiet", "HEAD")
+        name = result.stdout.decode().strip()
+        return name.removeprefix("refs/heads/") if result.returncode == 0 else None
+
+    def branch_worktrees(self) -> dict[str, Path]:
+        """Branch name to the working tree that has it checked out."""
+        found: dict[str, Path] = {}
+        where = Path()
+        for line in self.run("worktree", "list", "--porcelain", "-z").split(b"\0"):
+            text = os.fsdecode(line)
+            if text.startswith("worktree "):
+                where = Path(text.removeprefix("worktree "))
+            elif text.startswith("branch refs/heads/"):
+                found[text.removeprefix("branch refs/heads/")] = where
+        return found
+
+    def dirty_paths(self, paths: Sequence[str]) -> list[str]:
+        """Those of ``paths`` with changes that are not committed, or files that git does not track."""
+        wanted = set(paths)
+        out = self.run(
+            "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all",
+            "--ignored=matching", "--ignore-submodules=all", "--", *_literal(paths),
+            env={"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+        found = []
+        for row in out.split(b"\0"):
+            path = path_text(row[3:]).rstrip("/")
+            if path and (path in wanted or any(p.startswith(path + "/") for p in wanted)):
+                found.append(path)
+        return found
+
+    def commits(self, tip: str, limit: int | None = None) -> Iterator[CommitInfo]:
+        """First-parent history from ``tip`` backwards."""
+        args = ["log", "-z", "--first-parent", f"--format={_LOG_FORMAT}", "--date=raw"]
+        if limit is not None:
+            args.append(f"-{limit}")
+        for row in self.run(*args, tip, "--").split(b"\0"):
+            if row:
+                fields = row.decode("utf-8", "replace").split("\n", 9)
+                oid, tree, parents = fields[:3]
+                author, committer = _ident(fields[3:6]), _ident(fields[6:9])
+                yield CommitInfo(oid, tree, tuple(parents.split()), author, committer, fields[9])
+
+    def format_patches(self, base: str, tip: str) -> bytes:
+        """``base..tip`` as canonical patches, one after the other."""
+        return self.run("format-patch", *CANONICAL_OPTIONS, f"{base}..{tip}", config=CANONICAL_CONFIG)
+
+    def patch_id(self, patch: bytes) -> str:
+        """Git's stable patch id of one patch, empty for a patch without changes."""
+        out = self.run("patch-id", "--stable", data=patch).decode()
+        return out.split(" ")[0] if out else ""
+
+    def patch_ids(self, since: str, tip: str, paths: Sequence[str]) -> dict[str, str]:
+        """Stable patch id to commit, for the commits of ``since..tip`` that touch ``paths``."""
+        log = self.run(
+            "log", "-p", "--full-index", "--no-merges", "--full-diff", "--no-ext-diff", "--no-textconv",
+            f"{since}..{tip}", "--", *_literal(paths), config=CANONICAL_CONFIG,
+        )  # fmt: skip
+        rows = self.run("patch-id", "--stable", data=log).decode().split("\n")
+        return {row.split(" ")[0]: row.split(" ")[1] for row in rows if row}
+
+    def files_with(self, commit: str, text: bytes) -> list[str]:
+        """Files of ``commit`` that hold ``text`` in one line."""
+        result = self.execute("grep", "-l", "-z", "-F", "-I", "-e", text, commit, "--")
+        if result.returncode > 1:
+            raise GitError(f"git grep failed in {self.where}: {_message(result.stderr)}")
+        prefix = f"{commit}:".encode()
+        return [path_text(row.removeprefix(prefix)) for row in result.stdout.split(b"\0") if row]
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def fast_import(self, stream: bytes) -> bytes:
+        """Feed ``stream`` to ``git fast-import`` and return what it answered to ``get-mark``.
+
+        The pack is written for speed, not for size: no deltas, little compression.
+        """
+        return self.run(
+            "fast-import", "--quiet", "--done", "--date-format=raw", "--force", "--depth=0",
+            data=stream, config=("fastimport.unpackLimit=1", "pack.compression=1"),
+        )  # fmt: skip
+
+    def update_refs(self, changes: Iterable[tuple[str, str, str | None]], reason: str) -> None:
+        """Move refs in one transaction: rows of ref, new value, expected old value.
+
+        An old value of None means any, a new value of forty zeros deletes.
+        """
+        lines = ["start\n"]
+        for ref, new, old in changes:
+            if set(new) == {"0"}:
+                lines.append(f"delete {ref}{f' {old}' if old else ''}\n")
+            else:
+                lines.append(f"update {ref} {new}{f' {old}' if old is not None else ''}\n")
+        lines += ["prepare\n", "commit\n"]
+        self.run("update-ref", "-m", reason, "--stdin", data="".join(lines).encode())
+
+    def switch(self, new: str, branch: str | None) -> None:
+        """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
+
+        Local changes outside the changed paths stay. A branch of None detaches HEAD.
+        """
+        if branch is None:
+            self.run("checkout", "--quiet", "--no-recurse-submodules", "--detach", new)
+        else:
+            self.run("checkout", "--quiet", "--no-recurse-submodules", "--no-track", "-B", branch, new)
+
+    def restore(self, commit: str, paths: Sequence[str]) -> None:
+        """Make ``paths`` in files and index what ``commit`` has, removing what it has not."""
+        known = set(self.entries(commit, paths))
+        there = [p for p in paths if p in known]
+        gone = [p for p in paths if p not in known]
+        if there:
+            self.run("checkout", "--quiet", commit, "--", *_literal(there))
+        if gone:
+            self.run("rm", "--quiet", "-f", "--cached", "--ignore-unmatch", "--", *_literal(gone))
+            for path in gone:
+                target = (self.work_tree or self.git_dir) / os.fsdecode(path_bytes(path))
+                target.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class CommitInfo:
+    """What a commit says of itself; ``message`` is the raw text."""
+
+    oid: str
+    tree: str
+    parents: tuple[str, ...]
+    author: Ident
+    committer: Ident
+    message: str
+
+    def trailer(self, key: str) -> str | None:
+        """The value of the last ``key:`` line of the message, or None."""
+        found = re.findall(rf"^{re.escape(key)}:[ \t]*(.+?)[ \t]*$", self.message, re.MULTILINE)
+        return found[-1] if found else None
+
+
+def _ident(fields: Sequence[str]) -> Ident:
+    name, email, date = fields
+    seconds, zone = date.split(" ")
+    return Ident(name, email, int(seconds), zone)
+
+
+def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes | None:
+    """Three-way merge of one file's contents; None if lines conflict.
+
+    Args:
+        ours: The candidate's content.
+        base: The common ancestor.
+        theirs: The ancestor with the patch.
+        folder: An empty scratch folder.
+
+    """
+    names = ("ours", "base", "theirs")
+    for name, content in zip(names, (ours, base, theirs), strict=True):
+        (folder / name).write_bytes(content)
+    result = _execute(["merge-file", "-p", "--diff3", *(str(folder / name) for name in names)])
+    if result.returncode < 0 or result.returncode > 127:
+        raise GitError(f"git merge-file failed: {_message(result.stderr)}")
+    return result.stdout if result.returncode == 0 else None
+
+
+def blob_id(content: bytes) -> str:
+    """The id that git gives a file with ``content``."""
+    import hashlib
+
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One writer at a time per repository or patch directory.
+
+The kernel drops the lock with its holder, so a dead holder's lock is no lock. A git command that runs
+under a lock holds it too: it may outlive a killed vllm-series.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vllm_series import git
+from vllm_series.errors import EnvironmentFaultError, PreconditionError
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path`` while the body runs.
+
+    Args:
+        path: The lock file; its folder is made if missing.
+        what: What is locked, for the message.
+
+    Raises:
+        PreconditionError: Another process holds it.
+        EnvironmentFaultError: The file cannot be made.
+
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise EnvironmentFaultError(
+            f"cannot lock {what}: {path}: {error.strerror}", hint="make the folder writable"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            raise PreconditionError(
+                f"{what} is in use by another vllm-series (process {holder})",
+                hint="wait until it has ended, then run the command again",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        git.INHERITED.add(descriptor)
+        yield
+    finally:
+        git.INHERITED.discard(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a new checkout beside its final place, and move it there in one step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vllm_series.errors import EnvironmentFaultError
+from vllm_series.git import Repository
+from vllm_series.store import Store
+
+
+@contextmanager
+def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
+    """A fresh repository with the release ``ref`` and its tag; it becomes ``folder`` at the end.
+
+    If the body raises, nothing is left. A killed run leaves a hidden folder that the next run removes.
+    """
+    import git
+
+    staging = folder.with_name(f".{folder.name}.vllm-series.new")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        git.Repo.init(staging, mkdir=True).close()
+    except (OSError, git.GitError) as error:
+        raise EnvironmentFaultError(
+            f"cannot make {staging}: {error}", hint="name a folder that can be written with --into"
+        ) from None
+    try:
+        repository = Repository(staging / ".git", staging / ".git", staging)
+        repository.run(
+            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(store.repository.git_dir),
+            f"refs/tags/{ref}:refs/tags/{ref}", config=("fetch.fsckObjects=false",),
+        )  # fmt: skip
+        yield repository
+        if folder.is_dir():
+            folder.rmdir()
+        staging.rename(folder)
+        _sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One patch file: the canonical mailbox form of one commit.
+
+The form is what :meth:`vllm_series.git.Repository.format_patches` writes. There is no ``---`` line in it,
+since a diffstat would be the only thing behind it; the message ends where the diff begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
+from email.utils import mktime_tz, parsedate_tz
+from functools import cached_property
+from pathlib import Path
+
+from vllm_series.diff import CorruptPatchError, FileChange, parse_diff
+from vllm_series.git import Ident
+
+FIRST_LINE = "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001"
+SUBJECT_PREFIX = "[PATCH] "
+NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+
+_HEADER = re.compile(r"([A-Za-z-]+): ?(.*(?:\n[ \t].*)*)\n")
+_AUTHOR = re.compile(r'"?(.*?)"? <([^<>]*)>')
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): (\S.*)")
+#: Lines at which ``git am`` would end a message.
+MESSAGE_ENDS = ("---", "diff -", "Index: ")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch as read from its file.
+
+    Attributes:
+        name: File stem, the patch's identity across rebases.
+        path: Where it was read from.
+        raw: The file's bytes.
+        author: Who wrote the change and when.
+        subject: First line of the message, without ``[PATCH]``.
+        body: The message behind the subject, trailers included; ends without line feed.
+        diff_text: The diff, decoded with surrogate escapes.
+
+    """
+
+    name: str
+    path: Path
+    raw: bytes
+    author: Ident
+    subject: str
+    body: str
+    diff_text: str
+
+    @cached_property
+    def changes(self) -> tuple[FileChange, ...]:
+        """The changed files, in the order of the file.
+
+        Raises:
+            CorruptPatchError: The diff is damaged.
+
+        """
+        try:
+            return parse_diff(self.diff_text)
+        except CorruptPatchError as error:
+            raise CorruptPatchError(f"{self.path.name}: {error.message}", hint=error.hint) from None
+
+    @property
+    def message(self) -> str:
+        """The commit message: subject, blank line, body."""
+        return f"{self.subject}\n\n{self.body}\n" if self.body else f"{self.subject}\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @cached_property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """``Key: value`` lines of the last paragraph."""
+        last = self.body.rsplit("\n\n", 1)[-1].splitlines()
+        found = [_TRAILER.fullmatch(line) for line in last]
+        if not all(found):
+            return ()
+        return tuple((match[1], match[2].strip()) for match in found if match)
+
+    def trailer(self, key: str) -> tuple[str, ...]:
+        """Every value of the trailer ``key``."""
+        return tuple(v for k, v in self.trailers if k.lower() == key.lower())
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """Names of patches that this one needs for reasons git cannot see."""
+        return tuple(name.strip() for v in self.trailer("Depends-on") for name in v.split(",") if name)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every path that the patch reads or writes."""
+        return frozenset(p for c in self.changes for p in (c.old_path, c.new_path) if p)
+
+    def canonical_findings(self) -> list[str]:
+        """What keeps the file from the canonical form, one line each."""
+        found = []
+        text = self.raw.decode("utf-8", "surrogateescape")
+        header = text.split("\n\n", 1)[0].splitlines()
+        if b"\r\n" in self.raw.split(b"\ndiff --git ", 1)[0]:
+            found.append("its header has CRLF line ends")
+        if not header or header[0] != FIRST_LINE:
+            found.append("its first line is not the canonical From line")
+        if not any(line.startswith("Subject: " + SUBJECT_PREFIX) for line in header):
+            found.append("its subject is numbered or lacks [PATCH]")
+        if re.search(r"\n-- \n[^\n]*\n+\Z", text):
+            found.append("it ends with a mail signature")
+        if re.search(r"\n---\n", text.split("\ndiff --git ", 1)[0]):
+            found.append("it has a diffstat or a '---' line")
+        if any(c.action not in ("create", "delete") and c.hunks and not c.old_id for c in self.changes):
+            found.append("its index lines are abbreviated or missing")
+        if not text.endswith("\n"):
+            found.append("it lacks the final line feed")
+        return found
+
+
+def read_patch(path: Path, name: str | None = None) -> Patch:
+    """Read a patch file.
+
+    Raises:
+        CorruptPatchError: The file is empty, or no mailbox of one commit.
+
+    """
+    return parse_patch(path.read_bytes(), path, name or path.stem)
+
+
+def parse_patch(raw: bytes, path: Path, name: str) -> Patch:
+    """Read a patch from bytes; ``path`` serves messages alone."""
+
+    def corrupt(reason: str, hint: str = "") -> CorruptPatchError:
+        return CorruptPatchError(f"{path.name}: {reason}", hint=hint)
+
+    if not raw.strip():
+        raise corrupt("the file is empty", "restore it, e.g. with: git checkout -- " + str(path))
+    text = raw.decode("utf-8", "surrogateescape")
+    start = re.search(r"^diff --git ", text, re.MULTILINE)
+    if start is None:
+        raise corrupt("it holds no diff")
+    head, diff_text = text[: start.start()].replace("\r\n", "\n"), text[start.start() :]
+    first, _, rest = head.partition("\n")
+    if not re.fullmatch(r"From [0-9a-f]{40} .*", first):
+        raise corrupt(
+            "it is no git mailbox patch",
+            "make it with git format-patch, or use: vllm-series import",
+        )
+    headers: dict[str, str] = {}
+    position = 0
+    while match := _HEADER.match(rest, position):
+        headers[match[1].lower()] = match[2]
+        position = match.end()
+    if not rest.startswith("\n", position):
+        raise corrupt("its mail header does not end with a blank line")
+    missing = [key for key in ("from", "date", "subject") if key not in headers]
+    if missing:
+        raise corrupt(f"its mail header lacks {', '.join(missing)}")
+    body = rest[position + 1 :]
+    # An e-mail body may override the author, and an old form has a diffstat.
+    body = body.split("\n---\n", 1)[0].strip("\n")
+    diff_text = re.sub(r"\n-- \n[^\n]*\n+\Z", "\n", diff_text)
+    subject = _decode(headers["subject"])
+    subject = re.sub(r"^\[PATCH[^\]]*\] ", "", subject)
+    return Patch(name, path, raw, _author(headers, corrupt), subject, body, diff_text)
+
+
+def _decode(value: str) -> str:
+    joined = re.sub(r"\n[ \t]", " ", value)
+    if "=?" not in joined:
+        return joined.strip()
+    try:
+        return str(make_header(decode_header(re.sub(r"\?=\s+=\?", "?==?", joined)))).strip()
+    except (HeaderParseError, UnicodeError, LookupError):
+        return joined.strip()
+
+
+def _author(headers: dict[str, str], corrupt: type | object) -> Ident:
+    match = _AUTHOR.fullmatch(_decode(headers["from"]))
+    date = parsedate_tz(headers["date"])
+    if match is None or date is None:
+        raise corrupt("its author or date cannot be read")  # type: ignore[operator]
+    offset = date[9] or 0
+    zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}{abs(offset) % 3600 // 60:02d}"
+    return Ident(match[1].replace('\\"', '"'), match[2], mktime_tz(date), zone)
+
+
+def split_mailbox(data: bytes) -> list[bytes]:
+    """The single patches of ``format-patch --stdout`` output."""
+    starts = [m.start() for m in re.finditer(rb"^" + FIRST_LINE.encode() + rb"$", data, re.MULTILINE)]
+    ends = [*starts[1:], len(data)]
+    return [data[a:b] for a, b in zip(starts, ends, strict=True)]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What applying patches to a commit would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllm_series.bases import Base
+from vllm_series.dependencies import closure, declared, textual
+from vllm_series.errors import ConflictError
+from vllm_series.git import Repository
+from vllm_series.patchfile import Patch
+from vllm_series.project import Project
+from vllm_series.stack import Ancestors, Application, apply_change, apply_patch
+from vllm_series.store import Store
+from vllm_series.tree import CommitSource, Snapshot
+
+
+@dataclass(frozen=True)
+class Target:
+    """A commit to apply patches to.
+
+    Attributes:
+        repository: Where the commit lies.
+        commit: Its id.
+        release: The nearest release at or before it, None if unknown.
+        serving: The supported base whose patch files serve it.
+
+    """
+
+    repository: Repository
+    commit: str
+    release: str | None
+    serving: Base
+
+    @classmethod
+    def of(cls, project: Project, repository: Repository, commit: str) -> Target:
+        """Find out which files serve ``commit``."""
+        release = repository.describe(commit)
+        return cls(repository, commit, release, project.base_for(release))
+
+    @property
+    def label(self) -> str:
+        """The commit as people call it."""
+        short = self.commit[:12]
+        return f"{self.release} ({short})" if self.release else short
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A patch that is not needed on the target, and why."""
+
+    name: str
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outcome of applying patches in memory.
+
+    Attributes:
+        target: The commit below.
+        applications: The applied patches in order.
+        skipped: Patches that the target does not need.
+        implied: Prerequisites that were not asked for, and which patch asks for each.
+
+    """
+
+    target: Target
+    applications: tuple[Application, ...]
+    skipped: tuple[Skipped, ...]
+    implied: dict[str, str]
+
+
+def make_plan(
+    project: Project,
+    target: Target,
+    names: Sequence[str] | None,
+    *,
+    three_way: bool = False,
+    store: Store | None = None,
+    present: frozenset[str] = frozenset(),
+) -> Plan:
+    """Apply the series, or ``names`` with their prerequisites, to a commit in memory.
+
+    Args:
+        project: The patch directory.
+        target: The commit.
+        names: Patches to apply; None for all.
+        three_way: Whether a hunk that does not match may be merged.
+        store: Where to look for merge ancestors that the target's repository lacks.
+        present: Patches that the commit has already.
+
+    Raises:
+        ConflictError: A patch does not apply; the message names patch, file and hunk.
+
+    """
+    wanted = project.known(names)
+    everything = project.patches(target.serving)
+    source = CommitSource(target.repository, target.commit)
+    source.load(path for patch in everything for path in patch.paths)
+    snapshot = Snapshot(source)
+    implied = _implied(snapshot, everything, wanted) if names is not None else {}
+    chosen = [p for p in everything if p.name in wanted or p.name in implied]
+    skipped = [
+        Skipped(name, "retired", f"no file of it serves {target.serving.ref}: that release has it")
+        for name in project.series.names
+        if name in wanted and all(p.name != name for p in everything)
+    ]
+    ancestors = ancestor_finder(target.repository, store) if three_way else None
+    applications: list[Application] = []
+    base = snapshot
+    for patch in chosen:
+        if patch.name in present:
+            skipped.append(Skipped(patch.name, "applied", "the branch has it already"))
+            continue
+        retired = find_retired(project, base, patch.name)
+        if retired is not None:
+            skipped.append(retired)
+            continue
+        application = apply_patch(snapshot, patch, ancestors=ancestors)
+        if not application.ok:
+            if not reverse_applies(snapshot, patch):
+                raise _conflict(target, patch, application, three_way)
+            skipped.append(Skipped(patch.name, "upstream-equivalent", "its changes are there already"))
+            continue
+        applications.append(application)
+        snapshot = snapshot.with_changes(application.changes)
+    return Plan(target, tuple(applications), tuple(skipped), implied)
+
+
+def _implied(snapshot: Snapshot, patches: Sequence[Patch], wanted: frozenset[str]) -> dict[str, str]:
+    needs = {name: set(names) for name, names in declared(patches).items()}
+    queue = [name for name in needs if name in wanted]
+    looked: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name not in looked:
+            looked.add(name)
+            needs[name] |= set(textual(snapshot, patches, name))
+            queue += needs[name]
+    ordered = [p.name for p in patches if p.name in wanted]
+    return closure({n: sorted(v) for n, v in needs.items()}, ordered)
+
+
+def find_retired(project: Project, base: Snapshot, name: str) -> Skipped | None:
+    """Whether upstream has solved a patch's problem on a base by its own means."""
+    retire = project.status.of(name).retire
+    if retire is None:
+        return None
+    file = base.get(retire.path)
+    if not retire.holds(file.content if file else None):
+        return None
+    return Skipped(name, "retired", f"upstream has solved it: {retire.path} has /{retire.pattern}/")
+
+
+def reverse_applies(snapshot: Snapshot, patch: Patch) -> bool:
+    """Whether the patch can be taken back, so its changes are all there."""
+    return all(apply_change(snapshot, change.reversed())[0].ok for change in patch.changes)
+
+
+def _conflict(target: Target, patch: Patch, application: Application, three_way: bool) -> ConflictError:
+    problem = application.first_problem()
+    if three_way and target.repository.is_shallow():
+        hint = (
+            f"the clone is shallow; fetch the ancestors: git -C {target.repository.where} fetch --unshallow"
+        )
+    elif three_way:
+        hint = f"see where it stands: vllm-series status --vllm {target.repository.where}"
+    else:
+        hint = "try --3way to merge drifted context, or see: vllm-series status"
+    return ConflictError(
+        f"{patch.name} does not apply to {target.label}: {problem}", hint=hint, patch=patch.name
+    )
+
+
+def ancestor_finder(repository: Repository, store: Store | None) -> Ancestors:
+    """Looks a blob up in a repository, then in the release store."""
+
+    def find(oid: str) -> bytes | None:
+        places = [repository]
+        if store is not None and (store.repository.git_dir / "HEAD").is_file():
+            places.append(store.repository)
+        for place in places:
+            found = place.objects([oid]).get(oid)
+            if found is not None:
+                return found
+        return None
+
+    return find

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the patch files anew from commits, leaving every unchanged one alone, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_series.bases import Base
+from vllm_series.build import BUILD_REF, commit_stack
+from vllm_series.checkout import NAME_TRAILER, NO_COMMIT, StackState
+from vllm_series.errors import ConflictError, PreconditionError
+from vllm_series.git import Repository
+from vllm_series.patchfile import Patch, parse_patch, split_mailbox
+from vllm_series.project import Project
+from vllm_series.stack import apply_all
+from vllm_series.store import Store
+from vllm_series.tree import CommitSource, Snapshot
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A patch file to be written.
+
+    Attributes:
+        file: Relative to the patch directory.
+        content: The new bytes.
+        reason: Why, one line.
+
+    """
+
+    file: str
+    content: bytes
+    reason: str
+
+
+def same_change(old: Patch, new: Patch) -> bool:
+    """Whether two texts of a patch do the same with the same message.
+
+    Line numbers and blob ids may differ: they move whenever an earlier patch changes.
+    """
+
+    def essence(patch: Patch) -> object:
+        return (
+            patch.author,
+            patch.message,
+            [
+                (
+                    change.action,
+                    change.old_path,
+                    change.new_path,
+                    change.new_mode,
+                    change.binary,
+                    [hunk.lines for hunk in change.hunks],
+                )
+                for change in patch.changes
+            ],
+        )
+
+    return essence(old) == essence(new)
+
+
+def rewrite_reason(old: Patch | None, new: Patch) -> str | None:
+    """Why the file of ``old`` must be written anew, or None."""
+    if old is None:
+        return "it is new for this base"
+    form = old.canonical_findings()
+    if form:
+        return form[0]
+    return None if same_change(old, new) else "its change or message is another one"
+
+
+def export(repository: Repository, base: str, tip: str) -> list[Patch]:
+    """The commits ``base..tip`` as patches; the ``Patch-Name`` trailer gives the name."""
+    found = []
+    for raw in split_mailbox(repository.format_patches(base, tip)):
+        raw = raw.rstrip(b"\n") + b"\n"
+        patch = parse_patch(raw, Path("exported.patch"), "exported")
+        names = patch.trailer(NAME_TRAILER)
+        if not names:
+            raise PreconditionError(
+                f"the commit {patch.subject!r} has no {NAME_TRAILER} trailer",
+                hint=f"add a line '{NAME_TRAILER}: my-fix' to its message, and my-fix.patch to the series",
+            )
+        found.append(parse_patch(raw, Path(f"{names[-1]}.patch"), names[-1]))
+    return found
+
+
+def rewrites_from_files(project: Project, store: Store, base: Base, commit: str) -> list[Rewrite]:
+    """What ``refresh`` would write for one base, with the files themselves as the source.
+
+    Raises:
+        ConflictError: A patch does not apply to its own base.
+
+    """
+    patches = project.patches(base)
+    repository = store.repository
+    source = CommitSource(repository, commit)
+    source.load(path for patch in patches for path in patch.paths)
+    applications, _ = apply_all(Snapshot(source), patches)
+    if applications and not applications[-1].ok:
+        failed = applications[-1]
+        raise ConflictError(
+            f"{failed.patch.name} does not apply to {base.ref}: {failed.first_problem()}",
+            hint=f"see where it stands: vllm-series status --onto {base.ref}",
+        )
+    commits = commit_stack(repository, commit, applications)
+    if not commits:
+        return []
+    exported = export(repository, commit, commits[-1])
+    repository.update_refs([(BUILD_REF, NO_COMMIT, None)], "refresh")
+    return _rewrites(project, base, patches, exported)
+
+
+def rewrites_from_stack(
+    project: Project, repository: Repository, stack: StackState, base: Base
+) -> list[Rewrite]:
+    """What ``refresh`` would write from the series commits of a checkout.
+
+    Raises:
+        PreconditionError: A patch of the series is missing there, or one is unknown.
+
+    """
+    if not stack.commits:
+        raise PreconditionError(f"{repository.where} has no series commits at HEAD")
+    exported = export(repository, stack.base, stack.commits[-1].oid)
+    patches = project.patches(base)
+    have, want = [p.name for p in exported], [p.name for p in patches]
+    for name in have:
+        if name not in project.series.names:
+            raise PreconditionError(
+                f"{repository.where} has a commit of {name}, which the series does not name",
+                hint=f"add {name}.patch to the series at its place first",
+            )
+    missing = [name for name in want if name not in have]
+    if missing:
+        raise PreconditionError(
+            f"{repository.where} lacks {', '.join(missing)}",
+            hint="nothing is dropped by refresh; apply the whole series there first",
+        )
+    if [n for n in project.series.names if n in have] != have:
+        raise PreconditionError(f"{repository.where} has the patches in another order than the series")
+    return _rewrites(project, base, patches, exported)
+
+
+def _rewrites(
+    project: Project, base: Base, patches: Sequence[Patch], exported: Sequence[Patch]
+) -> list[Rewrite]:
+    present = {patch.name: patch for patch in patches}
+    found = []
+    for new in exported:
+        if not new.changes:
+            raise PreconditionError(f"{new.name} would become empty", hint="drop it from the series instead")
+        old = present.get(new.name)
+        file = project.file_for(new.name, base)
+        reason = rewrite_reason(old, new)
+        own = base == project.pinned or (file or "").startswith(f"{base.ref}/")
+        if reason is None or (old is not None and not own and same_change(old, new)):
+            continue
+        target = f"{new.name}.patch" if base == project.pinned else f"{base.ref}/{new.name}.patch"
+        found.append(Rewrite(target, new.raw, reason))
+    return found

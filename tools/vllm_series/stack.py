@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apply patches to a snapshot, one on top of the other, in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vllm_series import git
+from vllm_series.diff import Action, FileChange, apply_binary
+from vllm_series.errors import SeriesError
+from vllm_series.patchfile import Patch
+from vllm_series.place import Landing, place
+from vllm_series.tree import File, Snapshot
+
+#: Finds the content of a blob id, for three-way merges.
+Ancestors = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What became of one file of a patch.
+
+    Attributes:
+        change: The patch's part.
+        landings: Per hunk where it was placed, None where it was not.
+        problem: Why the file could not be changed, empty if it was. Hunks that were not placed are
+            said by ``landings`` alone.
+        merged: Whether a three-way merge was needed.
+
+    """
+
+    change: FileChange
+    landings: tuple[Landing | None, ...] = ()
+    problem: str = ""
+    merged: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole change is in."""
+        return not self.problem and (self.merged or all(self.landings))
+
+
+@dataclass(frozen=True)
+class Application:
+    """A patch applied to a snapshot.
+
+    Attributes:
+        patch: The patch.
+        files: One result per changed file.
+        changes: New content by path; to be used only if ``ok``.
+
+    """
+
+    patch: Patch
+    files: tuple[FileResult, ...]
+    changes: Mapping[str, File | None] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every file was changed."""
+        return all(result.ok for result in self.files)
+
+    @property
+    def merged(self) -> bool:
+        """Whether any file needed a three-way merge."""
+        return any(result.merged for result in self.files)
+
+    @property
+    def offset(self) -> bool:
+        """Whether any hunk landed at another line than the patch says."""
+        return any(x is not None and x.offset for r in self.files for x in r.landings)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the patch changed nothing."""
+        return not self.changes
+
+    def first_problem(self) -> str:
+        """One line on the first thing that failed."""
+        for result in self.files:
+            if result.problem:
+                return f"{result.change.path}: {result.problem}"
+            for number, landing in enumerate(result.landings, 1):
+                if landing is None and not result.merged:
+                    hunk = result.change.hunks[number - 1]
+                    return (
+                        f"{result.change.path}: hunk {number} of {len(result.landings)} "
+                        f"(line {hunk.old_start}) does not match"
+                    )
+        return ""
+
+
+def apply_patch(snapshot: Snapshot, patch: Patch, *, ancestors: Ancestors | None = None) -> Application:
+    """Apply one patch.
+
+    Args:
+        snapshot: The files before.
+        patch: What to apply.
+        ancestors: Where to find blobs for three-way merges; None forbids merging.
+
+    """
+    results = []
+    changes: dict[str, File | None] = {}
+    for change in patch.changes:
+        result, new = apply_change(snapshot, change, ancestors)
+        results.append(result)
+        if result.ok:
+            changes.update((p, f) for p, f in new.items() if snapshot.get(p) != f)
+    return Application(patch, tuple(results), changes)
+
+
+def apply_change(
+    snapshot: Snapshot, change: FileChange, ancestors: Ancestors | None = None
+) -> tuple[FileResult, dict[str, File | None]]:
+    """Apply one file's part; returns the result and the new content by path."""
+
+    def failed(problem: str) -> tuple[FileResult, dict[str, File | None]]:
+        return FileResult(change, problem=problem), {}
+
+    for path in {change.old_path, change.new_path} - {""}:
+        link = snapshot.link_above(path)
+        if link is not None:
+            return failed(f"its parent {link} is no folder")
+    old = snapshot.get(change.old_path) if change.old_path else None
+    if change.old_path and old is None:
+        return failed("it does not exist")
+    if change.new_path and change.new_path != change.old_path and snapshot.get(change.new_path):
+        return failed("it exists already")
+    before = old.content if old else b""
+    landings: tuple[Landing | None, ...] = ()
+    merged = False
+    if change.binary is not None:
+        if change.old_id and old is not None and old.oid != change.old_id:
+            return failed("its binary content is another one")
+        try:
+            content = apply_binary(change.binary[0], before)
+        except SeriesError as error:
+            return failed(error.message)
+    else:
+        content, placed = place(before, change.hunks)
+        landings = tuple(placed)
+        if None in landings and ancestors is not None and old is not None:
+            joined = _merge(before, change, ancestors)
+            if joined is not None:
+                content, merged = joined, True
+    mode = change.new_mode or (old.mode if old else "100644")
+    result = FileResult(change, landings, merged=merged)
+    if not result.ok:
+        return result, {}
+    if change.action is Action.DELETE:
+        if content:
+            return failed("it has lines that the patch does not delete")
+        return result, {change.old_path: None}
+    new: dict[str, File | None] = {change.new_path: File(mode, content)}
+    if change.action is Action.RENAME:
+        new[change.old_path] = None
+    return result, new
+
+
+def _merge(before: bytes, change: FileChange, ancestors: Ancestors) -> bytes | None:
+    base = ancestors(change.old_id) if change.old_id else None
+    if base is None:
+        return None
+    theirs, landings = place(base, change.hunks)
+    if None in landings:
+        return None
+    with tempfile.TemporaryDirectory(prefix="vllm-series-merge-") as folder:
+        return git.merge_file(before, base, theirs, Path(folder))
+
+
+def apply_all(
+    snapshot: Snapshot, patches: Sequence[Patch], *, ancestors: Ancestors | None = None
+) -> tuple[list[Application], Snapshot]:
+    """Apply patches in order up to the first that fails.
+
+    Returns:
+        The applications, the last of which may have failed, and the files after the good ones.
+
+    """
+    applications = []
+    for patch in patches:
+        application = apply_patch(snapshot, patch, ancestors=ancestors)
+        applications.append(application)
+        if not application.ok:
+            break
+        snapshot = snapshot.with_changes(application.changes)
+    return applications, snapshot

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replace a file or a folder in one step, so that a kill leaves the old or the new one."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from vllm_series.errors import EnvironmentFaultError
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``path`` in one step.
+
+    Raises:
+        EnvironmentFaultError: No space, or no permission. The old file is unchanged.
+
+    """
+    temporary = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise EnvironmentFaultError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _umask() -> int:
+    value = os.umask(0)
+    os.umask(value)
+    return value
+
+
+def _retired(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def staging_directory(path: Path) -> Path:
+    """A full copy of the folder ``path`` beside it, to be changed and then swapped in.
+
+    Raises:
+        EnvironmentFaultError: No space, or no permission.
+
+    """
+    staging = path.with_name(f".{path.name}.new")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.copytree(path, staging, symlinks=True)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise EnvironmentFaultError(f"cannot copy {path}: {reason}") from None
+    return staging
+
+
+def swap_directory(path: Path, staging: Path) -> None:
+    """Put the folder ``staging`` in the place of ``path``, and remove what was there."""
+    for entry in staging.rglob("*"):
+        if entry.is_file():
+            _sync(entry)
+    retired = _retired(path)
+    shutil.rmtree(retired, ignore_errors=True)
+    if _exchange(staging, path):
+        staging.rename(retired)
+    else:
+        # Between these two renames only recover_directory() finds the folder.
+        path.rename(retired)
+        staging.rename(path)
+    _sync(path.parent)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths atomically (Linux ``renameat2``); False if the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    result = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    if result == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise EnvironmentFaultError(f"cannot replace {other}: {os.strerror(code)}")
+
+
+def recover_directory(path: Path) -> None:
+    """Undo what a kill inside :func:`swap_directory` left behind."""
+    retired = _retired(path)
+    if not path.exists() and retired.is_dir():
+        retired.rename(path)
