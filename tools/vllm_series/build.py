@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_series.git import Repository
+from vllm_series.git import NO_COMMIT, Repository
 from vllm_series.stack import Application
 from vllm_series.tree import File
 
@@ -42,6 +42,13 @@ def commit_stack(repository: Repository, base: str, applications: Sequence[Appli
         out += b"get-mark :%d\n" % mark
     out += b"done\n"
     return repository.fast_import(bytes(out)).decode().split()
+
+
+def drop_build_ref(repository: Repository) -> None:
+    """Let go of the name that kept new commits alive until a branch did."""
+    common = repository.common_dir
+    if (common / BUILD_REF).exists() or (common / "reftable").exists():
+        repository.update_refs([(BUILD_REF, NO_COMMIT, None)], "vllm-series")
 
 
 def _path_command(path: str, file: File | None) -> bytes:

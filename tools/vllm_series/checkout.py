@@ -8,18 +8,19 @@ the checkout next finishes the move if HEAD is there already, and takes it back 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from vllm_series.build import drop_build_ref
 from vllm_series.errors import PreconditionError
-from vllm_series.git import CommitInfo, Repository
+from vllm_series.git import NO_COMMIT, CommitInfo, Repository, blob_id, path_bytes
 from vllm_series.locks import locked
 from vllm_series.swap import write_file
 
 NAME_TRAILER = "Patch-Name"
-NO_COMMIT = "0" * 40
 
 
 @dataclass(frozen=True)
@@ -47,35 +48,84 @@ def _journal_path(repository: Repository) -> Path:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Repository]:
-    """The repository at ``path``, locked against other runs, with interrupted moves cleared up."""
+def opened(path: Path, note: Callable[[str], None] | None = None) -> Iterator[Repository]:
+    """The repository at ``path``, locked against other runs, with interrupted moves cleared up.
+
+    Args:
+        path: Its top level.
+        note: Told in one line what was cleared up.
+
+    """
     repository = Repository.open(path)
     with locked(repository.common_dir / "vllm-series.lock", str(repository.where)):
-        recover(repository)
-        yield repository
+        done = recover(repository)
+        if done is not None and note is not None:
+            note(f"an interrupted run was {done}")
+        try:
+            yield repository
+        finally:
+            drop_build_ref(repository)
+
+
+def interrupted(repository: Repository) -> bool:
+    """Whether a move was killed, and :func:`opened` has to clear up."""
+    return _journal_path(repository).exists()
 
 
 def recover(repository: Repository) -> str | None:
     """Clear up after a move that was killed; says what was done, None if there was nothing."""
+    drop_build_ref(repository)
     path = _journal_path(repository)
     if not path.exists():
         return None
-    # The lock was inherited by git, so no git of ours is alive, and this lock file is a dead one's.
-    (repository.git_dir / "index.lock").unlink(missing_ok=True)
     row = json.loads(path.read_text())
     journal = Journal(**{**row, "paths": tuple(row["paths"])})
-    done = repository.find_commit("HEAD") == journal.new and repository.head_branch() == journal.branch
+    head = repository.find_commit("HEAD")
+    if head not in (journal.old, journal.new):
+        path.unlink()
+        return "left as it is, since HEAD was moved elsewhere since"
+    # Git inherits the lock, so no git of ours is alive, and these lock files are a dead one's.
+    (repository.git_dir / "index.lock").unlink(missing_ok=True)
+    (repository.git_dir / "HEAD.lock").unlink(missing_ok=True)
+    if journal.branch is not None:
+        (repository.common_dir / "refs" / "heads" / f"{journal.branch}.lock").unlink(missing_ok=True)
+    saved = _save_edits(repository, journal)
+    done = head == journal.new and repository.head_branch() == journal.branch
     repository.restore(journal.new if done else journal.old, journal.paths)
     if not done and journal.branch is not None:
         now = repository.find_commit(f"refs/heads/{journal.branch}")
         if now == journal.new and journal.branch_old != journal.new:
-            (repository.common_dir / "refs" / "heads" / f"{journal.branch}.lock").unlink(missing_ok=True)
             repository.update_refs(
                 [(f"refs/heads/{journal.branch}", journal.branch_old or NO_COMMIT, journal.new)],
                 "vllm-series: take back an interrupted move",
             )
     path.unlink()
-    return "finished" if done else "taken back"
+    text = "finished" if done else "taken back"
+    return f"{text}; files edited since were put into {saved}" if saved else text
+
+
+def _save_edits(repository: Repository, journal: Journal) -> Path | None:
+    """Copy files that a person has edited since the kill; says where to, None if there are none."""
+    before, after = (repository.entries(c, journal.paths) for c in (journal.old, journal.new))
+    contents = repository.objects({e.oid for e in (*before.values(), *after.values()) if e.kind == "blob"})
+    folder = repository.git_dir / "vllm-series-saved" / journal.new[:12]
+    found = False
+    for path in journal.paths:
+        name = os.fsdecode(path_bytes(path))
+        file = repository.where / name
+        if file.is_symlink() or not file.is_file():
+            continue
+        content = file.read_bytes()
+        sides = [side[path] for side in (before, after) if path in side]
+        known = blob_id(content) in {side.oid for side in sides}
+        # Git was killed while it wrote the file, or it converts line ends.
+        texts = [contents.get(side.oid, b"") for side in sides]
+        if known or any(t.startswith(content) or t == content.replace(b"\r\n", b"\n") for t in texts):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        found = True
+    return folder if found else None
 
 
 def move(repository: Repository, new: str, branch: str | None, reason: str) -> list[str]:
@@ -101,6 +151,7 @@ def move(repository: Repository, new: str, branch: str | None, reason: str) -> l
                 f"{repository.where} is bare and has no branch to move",
                 hint="name one with --branch",
             )
+        _require_free(repository, branch)
         repository.update_refs([(f"refs/heads/{branch}", new, None)], reason)
         return []
     old = repository.find_commit("HEAD")
@@ -141,12 +192,7 @@ def require_movable(repository: Repository, paths: Sequence[str], branch: str | 
             f"{where}: another git is at work (index.lock)", hint="wait until it has ended"
         )
     if branch is not None and branch != repository.head_branch():
-        elsewhere = repository.branch_worktrees().get(branch)
-        if elsewhere is not None:
-            raise PreconditionError(
-                f"the branch {branch} is checked out in {elsewhere}",
-                hint="name another one with --branch",
-            )
+        _require_free(repository, branch)
     dirty = repository.dirty_paths(paths) if paths else []
     if dirty:
         shown = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
@@ -154,6 +200,15 @@ def require_movable(repository: Repository, paths: Sequence[str], branch: str | 
             f"{where}: {shown} would be overwritten",
             hint="commit these changes, or put them aside with: git stash --include-untracked",
             paths=dirty,
+        )
+
+
+def _require_free(repository: Repository, branch: str) -> None:
+    elsewhere = repository.branch_worktrees().get(branch)
+    if elsewhere is not None and elsewhere != repository.git_dir:
+        raise PreconditionError(
+            f"the branch {branch} is checked out in {elsewhere}",
+            hint=f"name another one with --branch, or use: --vllm {elsewhere}",
         )
 
 

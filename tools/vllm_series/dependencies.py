@@ -51,32 +51,37 @@ def textual(snapshot: Snapshot, patches: Sequence[Patch], name: str) -> tuple[st
     return tuple(patch.name for patch in needed)
 
 
-def declared(patches: Sequence[Patch]) -> dict[str, tuple[str, ...]]:
+def declared(patches: Sequence[Patch], series: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
     """The ``Depends-on:`` names of every patch.
+
+    Args:
+        patches: The patches in order.
+        series: The names of the whole series, if ``patches`` are those of it that serve a base: what is
+            not among them is not needed there, or is damaged, and is no fault of the patch that needs it.
 
     Raises:
         UsageError: A name that does not stand before the patch in the series.
 
     """
-    seen: set[str] = set()
+    order = list(series) if series is not None else [patch.name for patch in patches]
     found = {}
     for patch in patches:
+        before = order[: order.index(patch.name)]
         for need in patch.depends_on:
-            if need not in seen:
+            if need not in before:
                 raise UsageError(
                     f"{patch.name} says Depends-on: {need}, which does not stand before it in the series"
                 )
         found[patch.name] = patch.depends_on
-        seen.add(patch.name)
     return found
 
 
 def prerequisites(snapshot: Snapshot, patches: Sequence[Patch]) -> dict[str, tuple[str, ...]]:
-    """Direct prerequisites of every patch, declared and textual, in series order."""
+    """Direct prerequisites of every patch among ``patches``, declared and textual, in series order."""
+    stated = {patch.name: patch.depends_on for patch in patches}
     order = [patch.name for patch in patches]
-    stated = declared(patches)
     return {
-        name: tuple(sorted({*stated[name], *textual(snapshot, patches, name)}, key=order.index))
+        name: tuple(sorted({*stated[name], *textual(snapshot, patches, name)} & {*order}, key=order.index))
         for name in order
     }
 

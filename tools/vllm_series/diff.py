@@ -18,7 +18,7 @@ from enum import StrEnum
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import PatchSet
 
-from vllm_series.errors import SeriesError, UsageError
+from vllm_series.errors import UsageError
 
 FILE_MODES = ("100644", "100755", "120000")
 
@@ -166,14 +166,16 @@ def parse_diff(text: str) -> tuple[FileChange, ...]:
         raise CorruptPatchError(f"text before the first diff: {text.strip().splitlines()[0]!r}")
     ends = [*starts[1:], len(text)]
     changes = tuple(_parse_file(text[a:b]) for a, b in zip(starts, ends, strict=True))
-    seen: set[str] = set()
+    seen: dict[str, Action] = {}
     for change in changes:
-        if change.path in seen:
+        # A file that becomes a symbolic link is deleted and made.
+        if (seen.get(change.path), change.action) not in KINDS:
             raise CorruptPatchError(f"{change.path} appears twice")
-        seen.add(change.path)
+        seen[change.path] = change.action
     return changes
 
 
+KINDS = {(None, action) for action in Action} | {(Action.DELETE, Action.CREATE)}
 _HEADERS = re.compile(
     r"(old mode|new mode|deleted file mode|new file mode|copy from|copy to|rename from|rename to|"
     r"similarity index|dissimilarity index|index|---|\+\+\+) (.*)"
@@ -366,33 +368,39 @@ def apply_binary(data: BinaryData, old: bytes) -> bytes:
     (gitformat-pack, "Deltified representation").
 
     Raises:
-        SeriesError: ``old`` is not the content that the delta was made against.
+        CorruptPatchError: The delta is damaged, or was made against another content.
 
     """
     if not data.delta:
         return data.data
     stream = iter(data.data)
 
+    def take() -> int:
+        byte = next(stream, None)
+        if byte is None:
+            raise CorruptPatchError("binary delta is damaged")
+        return byte
+
     def size() -> int:
         value = shift = 0
-        for byte in stream:
+        while True:
+            byte = take()
             value |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
-                break
-        return value
+                return value
 
     source, target = size(), size()
     if source != len(old):
-        raise SeriesError("binary delta against another content")
+        raise CorruptPatchError("binary delta against another content")
     out = bytearray()
     for op in stream:
         if op & 0x80:
-            offset = sum(next(stream) << (8 * i) for i in range(4) if op & (1 << i))
-            length = sum(next(stream) << (8 * i) for i in range(3) if op & (0x10 << i)) or 0x10000
+            offset = sum(take() << (8 * i) for i in range(4) if op & (1 << i))
+            length = sum(take() << (8 * i) for i in range(3) if op & (0x10 << i)) or 0x10000
             out += old[offset : offset + length]
         else:
-            out += bytes(next(stream) for _ in range(op))
+            out += bytes(take() for _ in range(op))
     if len(out) != target:
-        raise SeriesError("binary delta is damaged")
+        raise CorruptPatchError("binary delta is damaged")
     return bytes(out)

@@ -14,8 +14,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import stat
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,9 +40,15 @@ PINNED_CONFIG = (
     "apply.whitespace=nowarn",
     "am.threeWay=false",
     "rerere.enabled=false",
-    "merge.conflictStyle=zdiff3",
+    "merge.conflictStyle=diff3",  # zdiff3 needs git 2.35
     "i18n.commitEncoding=UTF-8",
     "i18n.logOutputEncoding=UTF-8",
+    "color.ui=false",
+    "log.showSignature=false",
+    "diff.context=3",
+    "diff.interHunkContext=0",
+    "core.bigFileThreshold=512m",  # beyond it git calls a text file binary
+    "submodule.recurse=false",
     "advice.detachedHead=false",
     "gc.auto=0",
     "maintenance.auto=false",
@@ -91,8 +101,12 @@ OPERATIONS = {
     "rebase-merge": "rebase",
     "rebase-apply": "am or rebase",
     "BISECT_LOG": "bisect",
+    "sequencer": "cherry-pick or revert",
 }
 
+
+#: Stands for "no commit" where refs are moved.
+NO_COMMIT = "0" * 40
 
 #: Descriptors that every git command inherits, see :mod:`vllm_series.locks`.
 INHERITED: set[int] = set()
@@ -117,6 +131,8 @@ def clean_environment() -> dict[str, str]:
         GIT_CONFIG_GLOBAL=os.devnull,
         GIT_ATTR_NOSYSTEM="1",
         GIT_TERMINAL_PROMPT="0",
+        GIT_LITERAL_PATHSPECS="1",  # a file may be named `:x` or `*`
+        GIT_NO_REPLACE_OBJECTS="1",
     )
     return env
 
@@ -129,10 +145,6 @@ def path_bytes(path: str) -> bytes:
 def path_text(raw: bytes) -> str:
     """The inverse of :func:`path_bytes`."""
     return raw.decode("utf-8", "surrogateescape")
-
-
-def _literal(paths: Iterable[str]) -> list[bytes]:
-    return [b":(literal)" + path_bytes(path) for path in paths]
 
 
 def isolate_process() -> None:
@@ -249,20 +261,14 @@ class Repository:
         """
         if not path.is_dir():
             raise PreconditionError(f"{path} is not a folder", hint="name an existing git checkout of vLLM")
-        found = _execute(
-            [
-                "-C",
-                str(path),
-                "rev-parse",
-                "--is-bare-repository",
-                "--absolute-git-dir",
-                "--path-format=absolute",
-                "--git-common-dir",
-                "--show-toplevel",
-            ],
-            user_config=True,  # safe.directory stands only there
-        )
-        lines = os.fsdecode(found.stdout).splitlines()
+        question = [
+            "-C", str(path), "rev-parse", "--is-bare-repository", "--absolute-git-dir",
+            "--path-format=absolute", "--git-common-dir", "--show-toplevel",
+        ]  # fmt: skip
+        found = _execute(question)
+        if b"dubious ownership" in found.stderr:
+            found = _execute(question, user_config=True)  # safe.directory stands only there
+        lines = os.fsdecode(found.stdout).split("\n")[:-1]
         if len(lines) < 3:
             if b"dubious ownership" in found.stderr:
                 raise EnvironmentFaultError(
@@ -375,10 +381,11 @@ class Repository:
                     found[path_text(path)] = TreeEntry(mode, kind, oid)
         return found
 
-    def all_entries(self, commit: str) -> dict[str, TreeEntry]:
-        """Every file of ``commit``."""
+    def all_entries(self, commit: str, below: str = "") -> dict[str, TreeEntry]:
+        """Every file of ``commit``, or of one of its folders."""
         found: dict[str, TreeEntry] = {}
-        for row in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
+        paths = [path_bytes(below)] if below else []
+        for row in self.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths).split(b"\0"):
             if row:
                 meta, _, path = row.partition(b"\t")
                 mode, kind, oid = meta.decode().split(" ")
@@ -394,7 +401,7 @@ class Repository:
         if result.returncode != 0:
             raise EnvironmentFaultError(
                 f"objects are missing in {self.where}: {_message(result.stderr)}",
-                hint="in a partial or shallow clone fetch them first: git fetch --refetch --unshallow",
+                hint=self.deepen_hint(),
             )
         out, found, position = result.stdout, {}, 0
         for oid in wanted:
@@ -434,6 +441,38 @@ class Repository:
         """Whether history is cut off."""
         return (self.common_dir / "shallow").exists()
 
+    def is_partial(self) -> bool:
+        """Whether objects were left out when it was cloned (``--filter``)."""
+        return bool(self.execute("config", "--get", "extensions.partialClone").stdout.strip())
+
+    def deepen_hint(self) -> str:
+        """The command that fetches what this clone lacks."""
+        if self.is_shallow():
+            return f"the clone is shallow; fetch the rest: git -C {self.where} fetch --unshallow"
+        if self.is_partial():
+            return f"the clone is partial; fetch the rest: git -C {self.where} fetch --refetch --no-filter"
+        return f"the repository is damaged; see: git -C {self.where} fsck"
+
+    @contextmanager
+    def pristine(self) -> Iterator[Repository]:
+        """The same objects in a bare git directory without settings, attributes and promisors.
+
+        A repository's own ``info/attributes`` and ``diff`` drivers would change the text of a patch, and
+        a partial clone would ask its server for objects that only this tool has.
+        """
+        with tempfile.TemporaryDirectory(prefix="vllm-series-git-") as name:
+            folder = Path(name)
+            (folder / "objects" / "info").mkdir(parents=True)
+            (folder / "refs").mkdir()
+            (folder / "HEAD").write_text("ref: refs/heads/none\n")
+            # Quoted as git quotes C strings: a path may begin with a quotation mark.
+            objects = os.fsencode(self.common_dir / "objects")
+            quoted = objects.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+            (folder / "objects" / "info" / "alternates").write_bytes(b'"%b"\n' % quoted)
+            if self.is_shallow():
+                shutil.copyfile(self.common_dir / "shallow", folder / "shallow")
+            yield Repository.bare(folder)
+
     def operation(self) -> str | None:
         """The operation in progress in this working tree, such as ``rebase``, or None."""
         for name, operation in OPERATIONS.items():
@@ -451,7 +490,7 @@ class Repository:
         """Branch name to the working tree that has it checked out."""
         found: dict[str, Path] = {}
         where = Path()
-        for line in self.run("worktree", "list", "--porcelain", "-z").split(b"\0"):
+        for line in self.run("worktree", "list", "--porcelain").split(b"\n"):
             text = os.fsdecode(line)
             if text.startswith("worktree "):
                 where = Path(text.removeprefix("worktree "))
@@ -460,26 +499,48 @@ class Repository:
         return found
 
     def dirty_paths(self, paths: Sequence[str]) -> list[str]:
-        """Those of ``paths`` with changes that are not committed, or files that git does not track."""
-        wanted = set(paths)
+        """What would be lost if ``paths`` were written: local changes, and files that git does not track."""
+        places = [path_bytes(path) for path in paths]
         out = self.run(
-            "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all",
-            "--ignored=matching", "--ignore-submodules=all", "--", *_literal(paths),
+            "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=no",
+            "--ignore-submodules=all", "--", *places,
             env={"GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
-        found = []
-        for row in out.split(b"\0"):
-            path = path_text(row[3:]).rstrip("/")
-            if path and (path in wanted or any(p.startswith(path + "/") for p in wanted)):
-                found.append(path)
-        return found
+        found = {path_text(row[3:]) for row in out.split(b"\0") if row}
+        tracked = set(self.run("ls-files", "-z", "--", *places).split(b"\0"))
+        standing = {p for place in places if place not in tracked for p in self._standing(place)}
+        if standing:
+            tracked |= set(self.run("ls-files", "-z", "--", *sorted(standing)).split(b"\0"))
+        return sorted(found | {path_text(path) for path in standing - tracked})
+
+    def _standing(self, path: bytes) -> Iterator[bytes]:
+        """Files at ``path``, below it, or in the place of one of its folders."""
+        top = os.fsencode(self.work_tree or self.git_dir)
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            place = b"/".join(parts[:count])
+            try:
+                mode = os.lstat(os.path.join(top, place)).st_mode  # noqa: PTH118
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            if not stat.S_ISDIR(mode):
+                yield place
+                return
+        for folder, _, leaves in os.walk(os.path.join(top, path)):  # noqa: PTH118
+            for leaf in leaves:
+                yield os.path.relpath(os.path.join(folder, leaf), top)  # noqa: PTH118
 
     def commits(self, tip: str, limit: int | None = None) -> Iterator[CommitInfo]:
         """First-parent history from ``tip`` backwards."""
-        args = ["log", "-z", "--first-parent", f"--format={_LOG_FORMAT}", "--date=raw"]
-        if limit is not None:
-            args.append(f"-{limit}")
-        for row in self.run(*args, tip, "--").split(b"\0"):
+        return self._log("--first-parent", *([] if limit is None else [f"-{limit}"]), tip)
+
+    def commits_between(self, base: str, tip: str) -> Iterator[CommitInfo]:
+        """The commits of ``base..tip``, the oldest first."""
+        return self._log("--reverse", "--topo-order", f"{base}..{tip}")
+
+    def _log(self, *args: str) -> Iterator[CommitInfo]:
+        out = self.run("log", "-z", f"--format={_LOG_FORMAT}", "--date=raw", "--no-mailmap", *args, "--")
+        for row in out.split(b"\0"):
             if row:
                 fields = row.decode("utf-8", "replace").split("\n", 9)
                 oid, tree, parents = fields[:3]
@@ -488,7 +549,9 @@ class Repository:
 
     def format_patches(self, base: str, tip: str) -> bytes:
         """``base..tip`` as canonical patches, one after the other."""
-        return self.run("format-patch", *CANONICAL_OPTIONS, f"{base}..{tip}", config=CANONICAL_CONFIG)
+        ends = (self.commit(base), self.commit(tip))
+        with self.pristine() as place:
+            return place.run("format-patch", *CANONICAL_OPTIONS, "..".join(ends), config=CANONICAL_CONFIG)
 
     def patch_id(self, patch: bytes) -> str:
         """Git's stable patch id of one patch, empty for a patch without changes."""
@@ -497,10 +560,11 @@ class Repository:
 
     def patch_ids(self, since: str, tip: str, paths: Sequence[str]) -> dict[str, str]:
         """Stable patch id to commit, for the commits of ``since..tip`` that touch ``paths``."""
-        log = self.run(
-            "log", "-p", "--full-index", "--no-merges", "--full-diff", "--no-ext-diff", "--no-textconv",
-            f"{since}..{tip}", "--", *_literal(paths), config=CANONICAL_CONFIG,
-        )  # fmt: skip
+        with self.pristine() as place:
+            log = place.run(
+                "log", "-p", "--full-index", "--no-merges", "--full-diff", "--no-ext-diff", "--no-textconv",
+                f"{since}..{tip}", "--", *map(path_bytes, paths), config=CANONICAL_CONFIG,
+            )  # fmt: skip
         rows = self.run("patch-id", "--stable", data=log).decode().split("\n")
         return {row.split(" ")[0]: row.split(" ")[1] for row in rows if row}
 
@@ -553,13 +617,27 @@ class Repository:
         known = set(self.entries(commit, paths))
         there = [p for p in paths if p in known]
         gone = [p for p in paths if p not in known]
-        if there:
-            self.run("checkout", "--quiet", commit, "--", *_literal(there))
         if gone:
-            self.run("rm", "--quiet", "-f", "--cached", "--ignore-unmatch", "--", *_literal(gone))
+            self.run("rm", "--quiet", "-f", "--cached", "--ignore-unmatch", "--", *map(path_bytes, gone))
             for path in gone:
-                target = (self.work_tree or self.git_dir) / os.fsdecode(path_bytes(path))
-                target.unlink(missing_ok=True)
+                self._remove(path)
+        if there:
+            self.run("checkout", "--quiet", commit, "--", *map(path_bytes, there))
+
+    def _remove(self, path: str) -> None:
+        """Remove a file, and the folders that are empty without it."""
+        top = self.work_tree or self.git_dir
+        target = top / os.fsdecode(path_bytes(path))
+        folders = list(target.parents)[: len(target.parents) - len(top.parents) - 1]
+        if any(folder.is_symlink() for folder in folders) or (target.is_dir() and not target.is_symlink()):
+            return  # The path leads elsewhere now: what is there is not ours.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            target.unlink()
+        for folder in folders:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
 
 
 @dataclass(frozen=True)
@@ -573,9 +651,18 @@ class CommitInfo:
     committer: Ident
     message: str
 
+    @property
+    def subject(self) -> str:
+        """The first line of the message."""
+        return self.message.partition("\n")[0]
+
+    def trailers(self, key: str) -> list[str]:
+        """The value of every ``key:`` line of the message."""
+        return re.findall(rf"^{re.escape(key)}:[ \t]*(.+?)[ \t]*$", self.message, re.MULTILINE)
+
     def trailer(self, key: str) -> str | None:
         """The value of the last ``key:`` line of the message, or None."""
-        found = re.findall(rf"^{re.escape(key)}:[ \t]*(.+?)[ \t]*$", self.message, re.MULTILINE)
+        found = self.trailers(key)
         return found[-1] if found else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
@@ -24,8 +25,15 @@ SUBJECT_PREFIX = "[PATCH] "
 NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 
 _HEADER = re.compile(r"([A-Za-z-]+): ?(.*(?:\n[ \t].*)*)\n")
-_AUTHOR = re.compile(r'"?(.*?)"? <([^<>]*)>')
+_AUTHOR = re.compile(r"(.*?) ?<([^<>]*)>")
 _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): (\S.*)")
+_SENDER = re.compile(r"From: (.* <[^<>]*>)(?:\n|\Z)")
+_SIGNATURE = re.compile(r"\n-- \n[^\n]*\n+\Z")
+_COUNTS = re.compile(r"\n@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_DIFFSTAT = re.compile(
+    r" .* \| +(\d+( \+*-*)?|Bin.*) *| \d+ files? changed.*| (create|delete) mode \d+ .*"
+    r"| mode change \d+ => \d+ .*| (rename|copy) .* \(\d+%\)"
+)
 #: Lines at which ``git am`` would end a message.
 MESSAGE_ENDS = ("---", "diff -", "Index: ")
 
@@ -67,6 +75,12 @@ class Patch:
             raise CorruptPatchError(f"{self.path.name}: {error.message}", hint=error.hint) from None
 
     @property
+    def sender_in_body(self) -> bool:
+        """Whether the mail was sent by another person than the author."""
+        _, _, body = self.raw.decode("utf-8", "surrogateescape").replace("\r\n", "\n").partition("\n\n")
+        return _SENDER.match(body.lstrip("\n")) is not None
+
+    @property
     def message(self) -> str:
         """The commit message: subject, blank line, body."""
         return f"{self.subject}\n\n{self.body}\n" if self.body else f"{self.subject}\n"
@@ -104,13 +118,15 @@ class Patch:
         found = []
         text = self.raw.decode("utf-8", "surrogateescape")
         header = text.split("\n\n", 1)[0].splitlines()
+        if self.sender_in_body:
+            found.append("its author stands in the body")
         if b"\r\n" in self.raw.split(b"\ndiff --git ", 1)[0]:
             found.append("its header has CRLF line ends")
         if not header or header[0] != FIRST_LINE:
             found.append("its first line is not the canonical From line")
-        if not any(line.startswith("Subject: " + SUBJECT_PREFIX) for line in header):
+        if not any((line + " ").startswith(f"Subject: {SUBJECT_PREFIX}") for line in header):
             found.append("its subject is numbered or lacks [PATCH]")
-        if re.search(r"\n-- \n[^\n]*\n+\Z", text):
+        if _diff_end(text) != len(text):
             found.append("it ends with a mail signature")
         if re.search(r"\n---\n", text.split("\ndiff --git ", 1)[0]):
             found.append("it has a diffstat or a '---' line")
@@ -160,13 +176,46 @@ def parse_patch(raw: bytes, path: Path, name: str) -> Patch:
     missing = [key for key in ("from", "date", "subject") if key not in headers]
     if missing:
         raise corrupt(f"its mail header lacks {', '.join(missing)}")
-    body = rest[position + 1 :]
-    # An e-mail body may override the author, and an old form has a diffstat.
-    body = body.split("\n---\n", 1)[0].strip("\n")
-    diff_text = re.sub(r"\n-- \n[^\n]*\n+\Z", "\n", diff_text)
+    body, _, tail = rest[position + 1 :].partition("\n---\n")
+    if (lost := _not_a_diffstat(tail)) is not None:
+        raise corrupt(
+            f"behind the line '---', where the message ends, stands {lost!r}",
+            "move it above that line, or delete it",
+        )
+    body = body.strip("\n")
+    if sender := _SENDER.match(body):
+        # As for git am: who sends a patch need not have written it.
+        headers["from"], body = sender[1], body[sender.end() :].lstrip("\n")
+    diff_text = diff_text[: _diff_end(diff_text)]
     subject = _decode(headers["subject"])
-    subject = re.sub(r"^\[PATCH[^\]]*\] ", "", subject)
+    subject = re.sub(r"^\[PATCH[^\]]*\] ", "", subject).strip()
     return Patch(name, path, raw, _author(headers, corrupt), subject, body, diff_text)
+
+
+def _not_a_diffstat(tail: str) -> str | None:
+    """The first line behind ``---`` that no diffstat has, None if there is none."""
+    return next((line for line in tail.splitlines() if line.strip() and not _DIFFSTAT.fullmatch(line)), None)
+
+
+def _diff_end(text: str) -> int:
+    """Where the mail signature behind the last counted hunk begins; the end if there is none.
+
+    It cannot be searched for: ``-- `` is also how a diff removes the line ``- ``.
+    """
+    match = _SIGNATURE.search(text)
+    if match is None:
+        return len(text)
+    hunk = text.rfind("\n@@ ", 0, match.start() + 1)
+    if hunk < 0 or "\ndiff --git " in text[hunk : match.start()]:
+        return match.start() + 1
+    counts = _COUNTS.match(text, hunk)
+    if counts is None:
+        return len(text)
+    old, new = (int(n) if n is not None else 1 for n in counts.groups())
+    for line in text[hunk + 1 : match.start() + 1].split("\n")[1:-1]:
+        old -= line[:1] in ("-", " ", "")
+        new -= line[:1] in ("+", " ", "")
+    return match.start() + 1 if old <= 0 and new <= 0 else len(text)
 
 
 def _decode(value: str) -> str:
@@ -179,14 +228,17 @@ def _decode(value: str) -> str:
         return joined.strip()
 
 
-def _author(headers: dict[str, str], corrupt: type | object) -> Ident:
+def _author(headers: dict[str, str], corrupt: Callable[[str], CorruptPatchError]) -> Ident:
     match = _AUTHOR.fullmatch(_decode(headers["from"]))
     date = parsedate_tz(headers["date"])
     if match is None or date is None:
-        raise corrupt("its author or date cannot be read")  # type: ignore[operator]
+        raise corrupt("its author or date cannot be read")
+    name = match[1]
+    if len(name) > 1 and name[0] == name[-1] == '"':
+        name = re.sub(r"\\(.)", r"\1", name[1:-1])
     offset = date[9] or 0
     zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}{abs(offset) % 3600 // 60:02d}"
-    return Ident(match[1].replace('\\"', '"'), match[2], mktime_tz(date), zone)
+    return Ident(name, match[2], mktime_tz(date), zone)
 
 
 def split_mailbox(data: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from vllm_series.errors import ConflictError
 from vllm_series.git import Repository
 from vllm_series.patchfile import Patch
 from vllm_series.project import Project
-from vllm_series.stack import Ancestors, Application, apply_change, apply_patch
+from vllm_series.stack import Ancestors, Application, apply_patch, take_back
 from vllm_series.store import Store
 from vllm_series.tree import CommitSource, Snapshot
 
@@ -102,7 +102,7 @@ def make_plan(
     source = CommitSource(target.repository, target.commit)
     source.load(path for patch in everything for path in patch.paths)
     snapshot = Snapshot(source)
-    implied = _implied(snapshot, everything, wanted) if names is not None else {}
+    implied = _implied(snapshot, everything, wanted, project.series.names) if names is not None else {}
     chosen = [p for p in everything if p.name in wanted or p.name in implied]
     skipped = [
         Skipped(name, "retired", f"no file of it serves {target.serving.ref}: that release has it")
@@ -112,6 +112,7 @@ def make_plan(
     ancestors = ancestor_finder(target.repository, store) if three_way else None
     applications: list[Application] = []
     base = snapshot
+    there: frozenset[str] | None = None
     for patch in chosen:
         if patch.name in present:
             skipped.append(Skipped(patch.name, "applied", "the branch has it already"))
@@ -121,18 +122,23 @@ def make_plan(
             skipped.append(retired)
             continue
         application = apply_patch(snapshot, patch, ancestors=ancestors)
-        if not application.ok:
-            if not reverse_applies(snapshot, patch):
-                raise _conflict(target, patch, application, three_way)
-            skipped.append(Skipped(patch.name, "upstream-equivalent", "its changes are there already"))
-            continue
+        if not application.ok or application.empty:
+            if there is None:
+                there = find_present(base, everything)
+            if patch.name in there or application.ok:
+                skipped.append(Skipped(patch.name, "upstream-equivalent", "its changes are there already"))
+                continue
+            raise _conflict(target, patch, application, three_way)
         applications.append(application)
         snapshot = snapshot.with_changes(application.changes)
     return Plan(target, tuple(applications), tuple(skipped), implied)
 
 
-def _implied(snapshot: Snapshot, patches: Sequence[Patch], wanted: frozenset[str]) -> dict[str, str]:
-    needs = {name: set(names) for name, names in declared(patches).items()}
+def _implied(
+    snapshot: Snapshot, patches: Sequence[Patch], wanted: frozenset[str], series: Sequence[str]
+) -> dict[str, str]:
+    here = {patch.name for patch in patches}
+    needs = {name: here.intersection(names) for name, names in declared(patches, series).items()}
     queue = [name for name in needs if name in wanted]
     looked: set[str] = set()
     while queue:
@@ -156,9 +162,18 @@ def find_retired(project: Project, base: Snapshot, name: str) -> Skipped | None:
     return Skipped(name, "retired", f"upstream has solved it: {retire.path} has /{retire.pattern}/")
 
 
-def reverse_applies(snapshot: Snapshot, patch: Patch) -> bool:
-    """Whether the patch can be taken back, so its changes are all there."""
-    return all(apply_change(snapshot, change.reversed())[0].ok for change in patch.changes)
+def find_present(snapshot: Snapshot, patches: Sequence[Patch]) -> frozenset[str]:
+    """The patches whose changes are all there, so that they can be taken back.
+
+    The last one is tried first: a later patch on the same lines hides an earlier one.
+    """
+    found = set()
+    for patch in reversed(patches):
+        changes = take_back(snapshot, patch)
+        if changes is not None:
+            found.add(patch.name)
+            snapshot = snapshot.with_changes(changes)
+    return frozenset(found)
 
 
 def _conflict(target: Target, patch: Patch, application: Application, three_way: bool) -> ConflictError:

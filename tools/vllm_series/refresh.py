@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_series.bases import Base
-from vllm_series.build import BUILD_REF, commit_stack
-from vllm_series.checkout import NAME_TRAILER, NO_COMMIT, StackState
+from vllm_series.build import commit_stack, drop_build_ref
+from vllm_series.checkout import NAME_TRAILER, StackState
+from vllm_series.diff import CorruptPatchError
 from vllm_series.errors import ConflictError, PreconditionError
-from vllm_series.git import Repository
+from vllm_series.git import CommitInfo, Repository
 from vllm_series.patchfile import Patch, parse_patch, split_mailbox
 from vllm_series.project import Project
 from vllm_series.stack import apply_all
@@ -74,17 +75,40 @@ def rewrite_reason(old: Patch | None, new: Patch) -> str | None:
 def export(repository: Repository, base: str, tip: str) -> list[Patch]:
     """The commits ``base..tip`` as patches; the ``Patch-Name`` trailer gives the name."""
     found = []
-    for raw in split_mailbox(repository.format_patches(base, tip)):
+    commits = list(repository.commits_between(base, tip))
+    mailbox = split_mailbox(repository.format_patches(base, tip))
+    # format-patch writes nothing for an empty commit, and nobody can tell whose text is missing.
+    if len(mailbox) != len(commits):
+        raise PreconditionError(
+            f"{len(commits)} commits give {len(mailbox)} patches: one is empty, a merge, or its message "
+            "has a line that begins a patch",
+            hint=f"see: git -C {repository.where} log {base[:12]}..{tip[:12]}",
+        )
+    for raw, commit in zip(mailbox, commits, strict=True):
         raw = raw.rstrip(b"\n") + b"\n"
-        patch = parse_patch(raw, Path("exported.patch"), "exported")
-        names = patch.trailer(NAME_TRAILER)
+        names = commit.trailers(NAME_TRAILER)
         if not names:
             raise PreconditionError(
-                f"the commit {patch.subject!r} has no {NAME_TRAILER} trailer",
+                f"the commit {commit.subject!r} has no {NAME_TRAILER} trailer",
                 hint=f"add a line '{NAME_TRAILER}: my-fix' to its message, and my-fix.patch to the series",
             )
-        found.append(parse_patch(raw, Path(f"{names[-1]}.patch"), names[-1]))
+        found.append(_exported(raw, names[-1], commit))
     return found
+
+
+def _exported(raw: bytes, name: str, commit: CommitInfo) -> Patch:
+    """The patch of a commit; refuses a message that no mailbox brings back whole."""
+    try:
+        patch = parse_patch(raw, Path(f"{name}.patch"), name)
+        whole = patch.message.split() == commit.message.split()
+    except CorruptPatchError:
+        whole = False
+    if not whole:
+        raise PreconditionError(
+            f"the message of {name} would be cut: it has a line that ends a message for git am",
+            hint="take out the line that is '---', or begins with 'diff --git', 'From: ' or the like",
+        )
+    return patch
 
 
 def rewrites_from_files(project: Project, store: Store, base: Base, commit: str) -> list[Rewrite]:
@@ -105,11 +129,11 @@ def rewrites_from_files(project: Project, store: Store, base: Base, commit: str)
             f"{failed.patch.name} does not apply to {base.ref}: {failed.first_problem()}",
             hint=f"see where it stands: vllm-series status --onto {base.ref}",
         )
-    commits = commit_stack(repository, commit, applications)
-    if not commits:
-        return []
-    exported = export(repository, commit, commits[-1])
-    repository.update_refs([(BUILD_REF, NO_COMMIT, None)], "refresh")
+    try:
+        commits = commit_stack(repository, commit, applications)
+        exported = export(repository, commit, commits[-1]) if commits else []
+    finally:
+        drop_build_ref(repository)
     return _rewrites(project, base, patches, exported)
 
 

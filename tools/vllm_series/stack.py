@@ -15,6 +15,8 @@ from vllm_series.patchfile import Patch
 from vllm_series.place import Landing, place
 from vllm_series.tree import File, Snapshot
 
+LINK = "120000"
+
 #: Finds the content of a blob id, for three-way merges.
 Ancestors = Callable[[str], bytes | None]
 
@@ -102,33 +104,72 @@ def apply_patch(snapshot: Snapshot, patch: Patch, *, ancestors: Ancestors | None
         ancestors: Where to find blobs for three-way merges; None forbids merging.
 
     """
-    results = []
-    changes: dict[str, File | None] = {}
-    for change in patch.changes:
-        result, new = apply_change(snapshot, change, ancestors)
-        results.append(result)
-        if result.ok:
-            changes.update((p, f) for p, f in new.items() if snapshot.get(p) != f)
+    results, changes = apply_changes(snapshot, patch.changes, ancestors)
     return Application(patch, tuple(results), changes)
 
 
-def apply_change(
-    snapshot: Snapshot, change: FileChange, ancestors: Ancestors | None = None
-) -> tuple[FileResult, dict[str, File | None]]:
-    """Apply one file's part; returns the result and the new content by path."""
+def apply_changes(
+    snapshot: Snapshot, changes: Sequence[FileChange], ancestors: Ancestors | None = None
+) -> tuple[list[FileResult], dict[str, File | None]]:
+    """Apply the parts of one patch: the results, and the new content by path.
 
+    As in git, every part is made against the files before the patch, and paths that the patch itself
+    removes are free: a file may become a folder or a symbolic link.
+    """
+    removed: dict[str, File | None] = {
+        change.old_path: None for change in changes if change.action in (Action.DELETE, Action.RENAME)
+    }
+    rest = snapshot.with_changes(removed)
+    results = []
+    found: dict[str, File | None] = {}
+    for change in changes:
+        result, new = _apply_change(snapshot, rest, change, ancestors)
+        results.append(result)
+        if result.ok:
+            found.update(new)
+    return results, {path: file for path, file in found.items() if snapshot.get(path) != file}
+
+
+def take_back(snapshot: Snapshot, patch: Patch) -> dict[str, File | None] | None:
+    """The new content by path if a patch whose changes are all there is taken back, else None."""
+    copies: dict[str, File | None] = {}
+    for change in patch.changes:
+        if change.action is Action.COPY:
+            old, new = snapshot.get(change.old_path), snapshot.get(change.new_path)
+            if old is None or new is None or place(old.content, change.hunks)[0] != new.content:
+                return None
+            copies[change.new_path] = None
+    rest = [change.reversed() for change in reversed(patch.changes) if change.action is not Action.COPY]
+    results, changes = apply_changes(snapshot, rest)
+    if not all(result.ok for result in results):
+        return None
+    # A patch that changes nothing backwards either, such as a mode that is another one, is not there.
+    return {**changes, **copies} or None
+
+
+def _apply_change(
+    snapshot: Snapshot, rest: Snapshot, change: FileChange, ancestors: Ancestors | None
+) -> tuple[FileResult, dict[str, File | None]]:
     def failed(problem: str) -> tuple[FileResult, dict[str, File | None]]:
         return FileResult(change, problem=problem), {}
 
-    for path in {change.old_path, change.new_path} - {""}:
-        link = snapshot.link_above(path)
+    old = snapshot.get(change.old_path) if change.old_path else None
+    if change.old_path:
+        link = snapshot.link_above(change.old_path)
         if link is not None:
             return failed(f"its parent {link} is no folder")
-    old = snapshot.get(change.old_path) if change.old_path else None
-    if change.old_path and old is None:
-        return failed("it does not exist")
-    if change.new_path and change.new_path != change.old_path and snapshot.get(change.new_path):
-        return failed("it exists already")
+        if old is None:
+            return failed("it does not exist")
+        if change.old_mode and (change.old_mode == LINK) != (old.mode == LINK):
+            return failed("it is a symbolic link" if old.mode == LINK else "it is no symbolic link")
+    if change.new_path and change.new_path != change.old_path:
+        link = rest.link_above(change.new_path)
+        if link is not None:
+            return failed(f"its parent {link} is no folder")
+        if rest.get(change.new_path):
+            return failed("it exists already")
+        if rest.has_below(change.new_path):
+            return failed("it is a folder")
     before = old.content if old else b""
     landings: tuple[Landing | None, ...] = ()
     merged = False

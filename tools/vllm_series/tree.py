@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from vllm_series.errors import EnvironmentFaultError
 from vllm_series.git import Repository, TreeEntry, blob_id
 
 
@@ -32,6 +33,9 @@ class Source(Protocol):
 
     def link_above(self, path: str) -> str | None:
         """The parent of ``path`` that is a symbolic link or a file, or None."""
+
+    def files_below(self, path: str) -> Iterable[str]:
+        """Every file of the folder ``path``; none if it is no folder."""
 
 
 def _parents(path: str) -> list[str]:
@@ -64,7 +68,13 @@ class CommitSource:
         entry = self._entries[path]
         if entry is None or entry.kind != "blob":
             return None
-        return File(entry.mode, self._contents[entry.oid])
+        content = self._contents.get(entry.oid)
+        if content is None:
+            raise EnvironmentFaultError(
+                f"the content of {path} is missing in {self.repository.where}",
+                hint=self.repository.deepen_hint(),
+            )
+        return File(entry.mode, content)
 
     def link_above(self, path: str) -> str | None:
         """The parent of ``path`` that is a symbolic link or a file, or None."""
@@ -74,6 +84,18 @@ class CommitSource:
             if entry is not None and entry.kind != "tree":
                 return parent
         return None
+
+    def files_below(self, path: str) -> Iterable[str]:
+        """Every file of the folder ``path``; none if it is no folder."""
+        self.load([path])
+        entry = self._entries[path]
+        below = f"{path}/"
+        if entry is not None and entry.kind == "commit":
+            return [path]
+        # git does not list a folder of which it is asked for a file as well.
+        if entry is None and not any(e and p.startswith(below) for p, e in self._entries.items()):
+            return []
+        return self.repository.all_entries(self.commit, path)
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,12 @@ class Snapshot:
                 return parent
         found = self.source.link_above(path)
         return None if found in self.changed else found
+
+    def has_below(self, path: str) -> bool:
+        """Whether ``path`` is a folder with files in it."""
+        if any(file and p.startswith(f"{path}/") for p, file in self.changed.items()):
+            return True
+        return any(p not in self.changed for p in self.source.files_below(path))
 
     def with_changes(self, changes: Mapping[str, File | None]) -> Snapshot:
         """The snapshot after ``changes``."""

@@ -15,7 +15,7 @@ from vllm_series.dependencies import declared, textual
 from vllm_series.diff import CorruptPatchError, FileChange, Hunk
 from vllm_series.patchfile import Patch
 from vllm_series.place import place, split_lines
-from vllm_series.plan import Target, ancestor_finder, find_retired, reverse_applies
+from vllm_series.plan import Target, ancestor_finder, find_present, find_retired
 from vllm_series.project import Project
 from vllm_series.scope import hunk_scope
 from vllm_series.stack import Application, FileResult, apply_patch
@@ -187,8 +187,9 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
     source.load(path for patch in ordered for path in patch.paths)
     base = snapshot = Snapshot(source)
     reference = read_reference(store, target.serving.ref, ordered) or Reference()
-    stated = declared(ordered)
+    stated = declared(ordered, project.series.names)
     failed: set[str] = set()
+    there: frozenset[str] | None = None
     for name in project.series.names:
         if name in verdicts:
             failed.add(name)
@@ -198,7 +199,12 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
             evidence = gone.reason if gone else f"no file of it serves {target.serving.ref}"
             verdicts[name] = PatchVerdict(name, None, Verdict.RETIRED, evidence)
             continue
-        verdict, application = _judge_one(project, target, store, base, snapshot, patches[name], reference)
+        tried = apply_patch(snapshot, patches[name])
+        if there is None and (not tried.ok or tried.empty):
+            there = find_present(base, ordered)
+        verdict, application = _judge_one(
+            project, target, store, base, snapshot, tried, reference, there or frozenset()
+        )
         if not verdict.verdict.good:
             cause = [n for n in (*stated[name], *reference.needs.get(name, ())) if n in failed]
             if cause:
@@ -218,19 +224,20 @@ def _judge_one(
     store: Store,
     base: Snapshot,
     snapshot: Snapshot,
-    patch: Patch,
+    application: Application,
     reference: Reference,
+    there: frozenset[str],
 ) -> tuple[PatchVerdict, Application | None]:
+    patch = application.patch
     file = project.file_for(patch.name, target.serving)
     gone = find_retired(project, base, patch.name)
     if gone is not None:
         return PatchVerdict(patch.name, file, Verdict.RETIRED, gone.reason), None
-    application = apply_patch(snapshot, patch)
-    if application.ok:
+    if application.ok and not application.empty:
         hunks = tuple(_hunks(snapshot, application, reference))
         verdict = Verdict.OFFSET if application.offset else Verdict.CLEAN
         return PatchVerdict(patch.name, file, verdict, "", hunks), application
-    if reverse_applies(snapshot, patch):
+    if application.ok or patch.name in there:
         found = _find_upstream(target, patch)
         verdict = Verdict.UPSTREAM_EXACT if found else Verdict.UPSTREAM_EQUIVALENT
         evidence = f"commit {found[:12]} has its patch id" if found else "it can be taken back cleanly"
@@ -243,6 +250,10 @@ def _judge_one(
     find = ancestor_finder(target.repository, store)
     merged = apply_patch(snapshot, patch, ancestors=lambda oid: reference.blobs.get(oid) or find(oid))
     hunks = tuple(_hunks(snapshot, merged, reference))
+    present = sum(hunk.state == "present" for hunk in hunks)
+    if present and merged.ok:
+        evidence = f"{present} of {len(hunks)} hunks are there already"
+        return PatchVerdict(patch.name, file, Verdict.UPSTREAM_PARTIAL, evidence, hunks), merged
     if merged.ok:
         evidence = "a three-way merge resolves it: " + application.first_problem()
         return PatchVerdict(patch.name, file, Verdict.CONTEXT_DRIFT, evidence, hunks), merged
@@ -280,7 +291,8 @@ def _hunks(snapshot: Snapshot, application: Application, reference: Reference) -
             landing = result.landings[number - 1] if number <= len(result.landings) else None
             expected = reference.scopes.get((application.patch.name, change.path, number))
             if landing is None:
-                state = "merged" if result.merged else _absent_state(snapshot, change, hunk)
+                state = _absent_state(snapshot, change, hunk)
+                state = "merged" if result.merged and state == "conflict" else state
                 yield HunkVerdict(change.path, number, state, scope_expected=expected)
                 continue
             _, lines, at = positions[number - 1]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vllm_series.build import BUILD_REF, commit_stack
-from vllm_series.checkout import NO_COMMIT, move, opened, read_stack, require_movable
+from vllm_series.build import commit_stack, drop_build_ref
+from vllm_series.checkout import move, opened, read_stack, require_movable
 from vllm_series.commands.fetch import bring
 from vllm_series.compiled import Checked, check_compiles
 from vllm_series.errors import EXIT_OK, PreconditionError, UsageError
@@ -75,7 +75,7 @@ def _to_new_folder(
     ):
         commits = commit_stack(staging, commit, plan.applications)
         staging.switch(commits[-1] if commits else commit, branch)
-        drop_build_ref(staging, commits)
+        drop_build_ref(staging)
     (folder.parent / f".{folder.name}.vllm-series.lock").unlink(missing_ok=True)
     return finish(out, plan, checked, folder, commits, "made", branch)
 
@@ -88,7 +88,7 @@ def _to_checkout(
     path: Path,
     base: str | None = None,
 ) -> int:
-    with opened(path) as repository:
+    with opened(path.absolute(), out.note) as repository:
         head = repository.find_commit("HEAD")
         if head is None and repository.work_tree is not None:
             raise PreconditionError(f"{path} has no commit yet", hint="check out a vLLM release first")
@@ -115,7 +115,6 @@ def _to_checkout(
         tip = commits[-1] if commits else onto
         unchanged = tip == head and branch == repository.head_branch()
         move(repository, tip, branch, "vllm-series apply")
-        drop_build_ref(repository, commits)
         return finish(out, plan, checked, path, commits, "unchanged" if unchanged else "moved", branch)
 
 
@@ -148,12 +147,6 @@ def _require_own_branch(
     if kept:
         out.note(f"keeping {', '.join(kept)}, applied before")
     return (*kept, *names)
-
-
-def drop_build_ref(repository: Repository, commits: list[str]) -> None:
-    """Let go of the name that kept new commits alive until a branch did."""
-    if commits:
-        repository.update_refs([(BUILD_REF, NO_COMMIT, None)], "vllm-series")
 
 
 def final_changes(plan: Plan) -> dict[str, File | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllm_series.build import commit_stack
 from vllm_series.checkout import move, opened, read_stack
-from vllm_series.commands.apply import describe, drop_build_ref, final_changes, finish
+from vllm_series.commands.apply import describe, final_changes, finish
 from vllm_series.compiled import check_compiles
 from vllm_series.output import Output
 from vllm_series.plan import Target, make_plan
@@ -28,7 +28,7 @@ def pick(
     project = find_project(series_dir)
     project.known(names)
     store = Store.default()
-    with opened(path.absolute()) as repository:
+    with opened(path.absolute(), out.note) as repository:
         head = repository.commit("HEAD")
         branch = repository.head_branch()
         stack = read_stack(repository, head)
@@ -42,6 +42,5 @@ def pick(
             return finish(out, plan, checked, path, None, "dry run", branch)
         commits = commit_stack(repository, head, plan.applications)
         move(repository, commits[-1] if commits else head, branch, "vllm-series pick")
-        drop_build_ref(repository, commits)
         action = "moved" if commits else "unchanged"
         return finish(out, plan, checked, path, commits, action, branch)

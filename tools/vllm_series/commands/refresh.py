@@ -44,7 +44,7 @@ def refresh(out: Output, series_dir: Path | None, source: Path | None, only_chec
 def _rewrites(out: Output, project: Project, source: Path | None, index: str) -> list[Rewrite]:
     store = Store.default()
     if source is not None:
-        with opened(source.absolute()) as repository:
+        with opened(source.absolute(), out.note) as repository:
             stack = read_stack(repository, repository.commit("HEAD"))
             release = repository.describe(stack.base)
             base = next((b for b in project.bases if b.ref == release), None)

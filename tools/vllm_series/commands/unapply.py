@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vllm_series.build import commit_stack
 from vllm_series.checkout import StackState, move, opened, read_stack
-from vllm_series.commands.apply import drop_build_ref
 from vllm_series.dependencies import dependents, prerequisites
 from vllm_series.errors import EXIT_OK, ConflictError, PreconditionError, UsageError
 from vllm_series.git import Repository
@@ -22,10 +21,11 @@ from vllm_series.tree import CommitSource, Snapshot
 def unapply(out: Output, names: Sequence[str], path: Path, with_dependents: bool, dry_run: bool) -> int:
     """Rebuild a checkout's series commits without some of them."""
     wanted = [name.removesuffix(".patch") for name in names]
-    with opened(path.absolute()) as repository:
+    with opened(path.absolute(), out.note) as repository:
         head = repository.commit("HEAD")
         stack = read_stack(repository, head)
         _require_present(repository, stack, wanted)
+        stack.require_unedited(repository.where)
         patches = export(repository, stack.base, head)
         snapshot = _snapshot(repository, stack, patches)
         needed_by = dependents(prerequisites(snapshot, patches), wanted)
@@ -47,7 +47,6 @@ def unapply(out: Output, names: Sequence[str], path: Path, with_dependents: bool
             commits = commit_stack(repository, stack.base, applications)
             tip = commits[-1] if commits else stack.base
             move(repository, tip, repository.head_branch(), "vllm-series unapply")
-            drop_build_ref(repository, commits)
         order = [name for name in stack.names if name in gone]
         out.say(f"{verb} {', '.join(order)}; {plural(len(rest), 'patch')} left on {repository.where}")
         return out.finish(EXIT_OK, removed=order, left=[patch.name for patch in rest])
