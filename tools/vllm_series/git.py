@@ -437,13 +437,25 @@ class Repository:
         """Whether ``newer`` has ``older`` in its history."""
         return self.execute("merge-base", "--is-ancestor", older, newer).returncode == 0
 
+    def is_published(self, commit: str) -> bool:
+        """Whether a tag or a remote's branch has ``commit``, so that moving a branch does not lose it."""
+        found = self.run(
+            "for-each-ref", "--count=1", "--contains", commit, "refs/tags", "refs/remotes"
+        )  # fmt: skip
+        return bool(found)
+
+    def require_branch_name(self, branch: str) -> None:
+        """Raise if git would not take ``branch`` as a name."""
+        if self.execute("check-ref-format", "--branch", branch).returncode != 0:
+            raise UsageError(f"{branch!r} is no branch name", hint="see: git help check-ref-format")
+
     def is_shallow(self) -> bool:
         """Whether history is cut off."""
         return (self.common_dir / "shallow").exists()
 
     def is_partial(self) -> bool:
         """Whether objects were left out when it was cloned (``--filter``)."""
-        return bool(self.execute("config", "--get", "extensions.partialClone").stdout.strip())
+        return bool(self.execute("config", "--get-regexp", r"^remote\..*\.promisor$").stdout.strip())
 
     def deepen_hint(self) -> str:
         """The command that fetches what this clone lacks."""
@@ -586,6 +598,13 @@ class Repository:
         return self.run(
             "fast-import", "--quiet", "--done", "--date-format=raw", "--force", "--depth=0",
             data=stream, config=("fastimport.unpackLimit=1", "pack.compression=1"),
+        )  # fmt: skip
+
+    def fetch_from(self, other: Repository, ref: str) -> None:
+        """Copy ``ref`` and its objects out of another repository on this machine."""
+        self.run(
+            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(other.git_dir), f"{ref}:{ref}",
+            config=("fetch.fsckObjects=false",),
         )  # fmt: skip
 
     def update_refs(self, changes: Iterable[tuple[str, str, str | None]], reason: str) -> None:

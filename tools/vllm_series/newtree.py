@@ -32,14 +32,9 @@ def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
         ) from None
     try:
         repository = Repository(staging / ".git", staging / ".git", staging)
-        repository.run(
-            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", str(store.repository.git_dir),
-            f"refs/tags/{ref}:refs/tags/{ref}", config=("fetch.fsckObjects=false",),
-        )  # fmt: skip
+        repository.fetch_from(store.repository, f"refs/tags/{ref}")
         yield repository
-        if folder.is_dir():
-            folder.rmdir()
-        staging.rename(folder)
+        staging.rename(folder)  # An empty folder may be there.
         _sync(folder.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

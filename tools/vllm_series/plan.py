@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_series.bases import Base
 from vllm_series.dependencies import closure, declared, textual
-from vllm_series.errors import ConflictError
+from vllm_series.errors import ConflictError, EnvironmentFaultError
 from vllm_series.git import Repository
 from vllm_series.patchfile import Patch
 from vllm_series.project import Project
-from vllm_series.stack import Ancestors, Application, apply_patch, take_back
+from vllm_series.stack import Application, apply_patch, take_back
 from vllm_series.store import Store
 from vllm_series.tree import CommitSource, Snapshot
 
@@ -128,6 +128,13 @@ def make_plan(
             if patch.name in there or application.ok:
                 skipped.append(Skipped(patch.name, "upstream-equivalent", "its changes are there already"))
                 continue
+            repository = target.repository
+            if ancestors and ancestors.missing and (repository.is_shallow() or repository.is_partial()):
+                raise EnvironmentFaultError(
+                    f"{patch.name} cannot be merged: the clone lacks what the patch was made against",
+                    hint=repository.deepen_hint(),
+                    patch=patch.name,
+                )
             raise _conflict(target, patch, application, three_way)
         applications.append(application)
         snapshot = snapshot.with_changes(application.changes)
@@ -178,11 +185,7 @@ def find_present(snapshot: Snapshot, patches: Sequence[Patch]) -> frozenset[str]
 
 def _conflict(target: Target, patch: Patch, application: Application, three_way: bool) -> ConflictError:
     problem = application.first_problem()
-    if three_way and target.repository.is_shallow():
-        hint = (
-            f"the clone is shallow; fetch the ancestors: git -C {target.repository.where} fetch --unshallow"
-        )
-    elif three_way:
+    if three_way:
         hint = f"see where it stands: vllm-series status --vllm {target.repository.where}"
     else:
         hint = "try --3way to merge drifted context, or see: vllm-series status"
@@ -191,17 +194,33 @@ def _conflict(target: Target, patch: Patch, application: Application, three_way:
     )
 
 
-def ancestor_finder(repository: Repository, store: Store | None) -> Ancestors:
-    """Looks a blob up in a repository, then in the release store."""
+@dataclass
+class AncestorFinder:
+    """Looks a blob up in a repository, then in the release store.
 
-    def find(oid: str) -> bytes | None:
-        places = [repository]
-        if store is not None and (store.repository.git_dir / "HEAD").is_file():
-            places.append(store.repository)
-        for place in places:
-            found = place.objects([oid]).get(oid)
+    Attributes:
+        places: Where to look.
+        missing: What was found nowhere.
+
+    """
+
+    places: Sequence[Repository]
+    missing: list[str] = field(default_factory=list)
+
+    def __call__(self, oid: str) -> bytes | None:
+        """The content of a blob, or None."""
+        for place in self.places:
+            with place.pristine() as objects:  # A partial clone would ask its server.
+                found = objects.objects([oid]).get(oid)
             if found is not None:
                 return found
+        self.missing.append(oid)
         return None
 
-    return find
+
+def ancestor_finder(repository: Repository, store: Store | None) -> AncestorFinder:
+    """Where the ancestors of three-way merges are looked up."""
+    places = [repository]
+    if store is not None and (store.repository.git_dir / "HEAD").is_file():
+        places.append(store.repository)
+    return AncestorFinder(places)

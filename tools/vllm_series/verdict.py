@@ -331,6 +331,8 @@ def _moved(target: Target, result: FileResult) -> Iterable[str]:
 
 def _find_upstream(target: Target, patch: Patch) -> str | None:
     """The commit since the serving base that has the patch's id, if history is here."""
+    if target.repository.is_partial():
+        return None  # The texts of history are not here.
     wanted = target.repository.patch_id(patch.raw)
     since = target.repository.find_commit(f"refs/tags/{target.serving.ref}")
     if since is None or since == target.commit:

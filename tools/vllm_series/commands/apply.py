@@ -49,7 +49,7 @@ def apply(out: Output, series_dir: Path | None, options: ApplyOptions) -> int:
         return _to_checkout(out, project, store, options, options.vllm)
     ref = options.onto or project.pinned.ref
     release = bring(out, project, store, ref, options.index)
-    folder = (options.into or Path(f"vllm-{ref.removeprefix('v')}")).absolute()
+    folder = (options.into or Path(f"vllm-{ref.removeprefix('v')}")).resolve()
     if folder.is_dir() and any(folder.iterdir()):
         options = replace(options, branch=options.branch or BRANCH)
         return _to_checkout(out, project, store, options, folder, base=release.commit)
@@ -70,13 +70,12 @@ def _to_new_folder(
         return finish(out, plan, checked, folder, None, "dry run", options.branch or BRANCH)
     branch = options.branch or BRANCH
     with (
-        locked(folder.parent / f".{folder.name}.vllm-series.lock", str(folder)),
+        locked(folder.parent / f".{folder.name}.vllm-series.lock", str(folder), keep=False),
         new_checkout(store, ref, folder) as staging,
     ):
         commits = commit_stack(staging, commit, plan.applications)
         staging.switch(commits[-1] if commits else commit, branch)
         drop_build_ref(staging)
-    (folder.parent / f".{folder.name}.vllm-series.lock").unlink(missing_ok=True)
     return finish(out, plan, checked, folder, commits, "made", branch)
 
 
@@ -92,6 +91,10 @@ def _to_checkout(
         head = repository.find_commit("HEAD")
         if head is None and repository.work_tree is not None:
             raise PreconditionError(f"{path} has no commit yet", hint="check out a vLLM release first")
+        if base is not None and repository.find_commit(base) is None:
+            repository.fetch_from(store.repository, f"refs/tags/{options.onto or project.pinned.ref}")
+        if options.branch is not None:
+            repository.require_branch_name(options.branch)
         onto = base or (repository.commit(options.onto) if options.onto else None)
         branch = options.branch
         if onto is None:
@@ -135,7 +138,8 @@ def _require_own_branch(
     if tip is None or tip == onto:
         return names
     stack = read_stack(repository, tip)
-    if stack.base != onto and not repository.is_ancestor(stack.base, onto):
+    lost = stack.base != onto and not repository.is_ancestor(stack.base, onto)
+    if lost and not repository.is_published(stack.base):
         raise PreconditionError(
             f"{branch or 'HEAD'} has commits of its own ({stack.base[:12]}), which would be lost",
             hint="name another branch with --branch",
@@ -192,6 +196,8 @@ def finish(
     where = f"{folder} on branch {branch}" if branch else f"{folder} (detached)"
     if action == "dry run":
         out.say(f"would apply {count} to {where}; {modules}; nothing was changed")
+    elif action == "unchanged" and not plan.applications:
+        out.say(f"nothing to do: {where} needs none of these patches")
     elif action == "unchanged":
         out.say(f"nothing to do: {where} has exactly this series ({count}); {modules}")
     else:

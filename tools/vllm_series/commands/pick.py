@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_series.build import commit_stack
-from vllm_series.checkout import move, opened, read_stack
+from vllm_series.checkout import move, opened, read_stack, require_movable
 from vllm_series.commands.apply import describe, final_changes, finish
 from vllm_series.compiled import check_compiles
 from vllm_series.output import Output
@@ -39,6 +39,7 @@ def pick(
         describe(out, plan)
         checked = check_compiles(final_changes(plan), store.folder)
         if dry_run:
+            require_movable(repository, sorted(final_changes(plan)), branch)
             return finish(out, plan, checked, path, None, "dry run", branch)
         commits = commit_stack(repository, head, plan.applications)
         move(repository, commits[-1] if commits else head, branch, "vllm-series pick")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_series.build import commit_stack
-from vllm_series.checkout import StackState, move, opened, read_stack
+from vllm_series.checkout import StackState, move, opened, read_stack, require_movable
 from vllm_series.dependencies import dependents, prerequisites
 from vllm_series.errors import EXIT_OK, ConflictError, PreconditionError, UsageError
 from vllm_series.git import Repository
@@ -43,7 +43,10 @@ def unapply(out: Output, names: Sequence[str], path: Path, with_dependents: bool
             failed = applications[-1]
             raise ConflictError(f"{failed.patch.name} does not apply any more: {failed.first_problem()}")
         verb = "would take off" if dry_run else "took off"
-        if not dry_run:
+        if dry_run:
+            changed = {path for patch in patches if patch.name in gone for path in patch.paths}
+            require_movable(repository, sorted(changed), repository.head_branch())
+        else:
             commits = commit_stack(repository, stack.base, applications)
             tip = commits[-1] if commits else stack.base
             move(repository, tip, repository.head_branch(), "vllm-series unapply")
