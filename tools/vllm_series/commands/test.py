@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm-series test``."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_series import junit
+from vllm_series.commands.env import provide
+from vllm_series.commands.fetch import bring
+from vllm_series.compose import Composition, Mode, compose
+from vllm_series.environment import Environment
+from vllm_series.errors import EXIT_OK, PreconditionError, UsageError
+from vllm_series.evidence import Binding, evidence_path, parse_evidence, record, stale
+from vllm_series.locks import locked
+from vllm_series.output import Output, plural
+from vllm_series.plan import Target
+from vllm_series.project import Project, find_project
+from vllm_series.proof import Judgement, Verdict, demanded, exit_code
+from vllm_series.prove import Listener, Proof, Prover
+from vllm_series.runner import TIME_LIMIT, Runner
+from vllm_series.store import Store
+from vllm_series.swap import write_file
+from vllm_series.testreport import Test, TestRun
+from vllm_series.testtable import TestTable, parse_tests
+from vllm_series.tiers import SELECTING, Tier, choose
+from vllm_series.trees import Trees
+
+#: Failed tests whose text is shown, and lines of each.
+_SHOWN_TESTS = 3
+_SHOWN_LINES = 40
+
+
+@dataclass(frozen=True)
+class TestOptions:
+    """The arguments of ``test``, as documented on the command line."""
+
+    __test__ = False
+
+    names: tuple[str, ...] | None = None
+    onto: tuple[str, ...] = ()
+    tiers: tuple[str, ...] | None = None
+    record: bool = False
+    keep: bool = False
+    every_base: bool = False
+    each: bool = False
+    prefix: bool = False
+    fresh: bool = False
+    time_limit: float = TIME_LIMIT
+    junit: Path | None = None
+    index: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """What surrounds a patch."""
+        if self.each and self.prefix:
+            raise UsageError("--each and --prefix exclude each other")
+        return Mode.EACH if self.each else Mode.PREFIX if self.prefix else Mode.SERIES
+
+
+@dataclass(frozen=True)
+class Row:
+    """The proofs of one patch on one base; no composition if the base does not need the patch."""
+
+    ref: str
+    target: Target
+    name: str
+    composition: Composition | None
+    proofs: tuple[Proof, ...]
+
+
+def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
+    """Prove patches: their tests pass with them and fail without them."""
+    project = find_project(series_dir)
+    chosen = project.known(options.names)
+    tiers, mode = choose(options.tiers), options.mode
+    if options.record and project.installed:
+        raise PreconditionError("--record writes into patches/, and this copy is installed", hint=_CHECKOUT)
+    if options.every_base and options.onto:
+        raise UsageError("--all and --onto exclude each other", hint="--all means every supported base")
+    refs = options.onto or tuple(b.ref for b in project.bases[: None if options.every_base else 1])
+    table = read_table(project)
+    names = [name for name in project.series.names if name in chosen]
+    store = Store.default()
+    targets = [(ref, _target(out, project, store, ref, options.index)) for ref in refs]
+    environment = provide(out, store.folder)
+    with locked(store.folder / "test.lock", f"the test cache {store.folder}"), _live(out) as live:
+        trees = Trees(store.folder / "trees", store.repository)
+        runner = Runner(environment, store.folder, options.time_limit, options.fresh, options.keep)
+        rows = []
+        for ref, target in targets:
+            for name in names:
+                row = _row(live, project, trees, runner, table, tiers, mode, ref, target, name)
+                rows.append(row)
+                _report(out, row, tiers)
+        trees.prune()
+    if options.record:
+        for row in rows:
+            _record(out, project, environment, row, mode)
+    if options.junit is not None:
+        write_file(options.junit.absolute(), junit.render(_suites(rows)))
+    return _finish(out, options, environment, rows, tiers, runner.kept)
+
+
+_CHECKOUT = "work in a checkout of this project, or name one with --series-dir"
+
+
+def read_table(project: Project) -> TestTable:
+    """The project's ``tests.toml``, empty if there is none.
+
+    Raises:
+        UsageError: It cannot be understood, or names a patch that the series does not have.
+
+    """
+    path = project.patch_dir / "tests.toml"
+    table = parse_tests(path.read_text("utf-8") if path.is_file() else "", SELECTING, str(path))
+    refs = {base.ref for base in project.bases}
+    for name in table.plain:
+        if name not in project.series.names:
+            raise UsageError(f"{path}: [{name}] is no patch of the series")
+    for name, base in table.on_base:
+        if base not in refs:
+            raise UsageError(f"{path}: [{name}] {base} is no supported base")
+    return table
+
+
+def _target(out: Output, project: Project, store: Store, ref: str, index: str) -> Target:
+    return Target.of(project, store.repository, bring(out, project, store, ref, index).commit)
+
+
+def _row(
+    live: _Live,
+    project: Project,
+    trees: Trees,
+    runner: Runner,
+    table: TestTable,
+    tiers: Sequence[Tier],
+    mode: Mode,
+    ref: str,
+    target: Target,
+    name: str,
+) -> Row:
+    composition = compose(project, target, name, mode)
+    version = (target.release or "v0").removeprefix("v")
+    proofs = []
+    for tier in tiers:
+        if composition is None:
+            reason = f"{ref} does not need it; see: vllm-series status --onto {ref}"
+            proofs.append(Proof(tier.name, Judgement(Verdict.NOT_NEEDED, reason)))
+            continue
+        prover = Prover(project, trees, runner, live.listener(f"{name} on {ref}, {tier.name}"), version)
+        proofs.append(prover.prove(composition, tier, table.of(name, target.serving.ref)))
+    return Row(ref, target, name, composition, tuple(proofs))
+
+
+@dataclass
+class _Live:
+    """Progress: one line that changes on a terminal, a line per stage otherwise."""
+
+    out: Output
+    show: object = None
+
+    def listener(self, what: str) -> Listener:
+        """Reports what happens to ``what``."""
+
+        def hear(stage: str, node: str, number: int, total: int) -> None:
+            text = f"{what}: {stage}"
+            if self.show is not None:
+                from rich.text import Text
+
+                text += f"  {number}/{total} {node}" if node else ""
+                self.show.update(Text(text, overflow="ellipsis", no_wrap=True))  # type: ignore[attr-defined]
+            elif not node:
+                self.out.note(text)
+
+        return hear
+
+
+@contextmanager
+def _live(out: Output) -> Iterator[_Live]:
+    if not sys.stderr.isatty():
+        yield _Live(out)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("preparing") as status:
+        yield _Live(out, status)
+
+
+def _report(out: Output, row: Row, tiers: Sequence[Tier]) -> None:
+    """Say what is not good as soon as it is known."""
+    for proof in row.proofs:
+        what = f"{row.name} on {row.ref}, {proof.tier}"
+        verdict = proof.judgement.verdict
+        if verdict.is_no or verdict is Verdict.SKIPPED:
+            out.note(f"{what}: {verdict}: {proof.judgement.reason}")
+        for run in proof.runs:
+            for line in run.leftovers:
+                out.warn(f"{what}: left behind and ended: {line}")
+            for line in run.foreign:
+                out.warn(f"{what}: {line}")
+        if verdict.is_no:
+            for test in _telling(proof)[:_SHOWN_TESTS]:
+                out.note(f"--- {test.node}")
+                for line in test.text.splitlines()[-_SHOWN_LINES:]:
+                    out.note(f"    {line}")
+
+
+def _telling(proof: Proof) -> list[Test]:
+    """The failed tests that explain a "no"."""
+    verdict = proof.judgement.verdict
+    if verdict is Verdict.NEWLY_FAILING and proof.upstream is not None:
+        return proof.upstream[1].bad
+    if proof.patched is not None and proof.patched.bad:
+        return proof.patched.bad
+    control = proof.control_judgement
+    return proof.control.bad if proof.control is not None and control and control.verdict.is_no else []
+
+
+def _suites(rows: Sequence[Row]) -> list[junit.Suite]:
+    return [
+        junit.Suite(
+            f"{row.name}@{row.ref}.{proof.tier}",
+            proof.judgement,
+            proof.patched.tests if proof.patched else (),
+            proof.seconds,
+        )
+        for row in rows
+        for proof in row.proofs
+    ]
+
+
+def _record(out: Output, project: Project, environment: Environment, row: Row, mode: Mode) -> None:
+    if row.composition is None:
+        return
+    patch = row.composition.application.patch
+    binding = Binding(row.name, patch.digest, row.ref, row.target.commit, dict(row.composition.prerequisites))
+    path = evidence_path(project.patch_dir, row.name, row.ref)
+    known = parse_evidence(path.read_text("utf-8"), str(path)) if path.is_file() else None
+    entries: dict[str, dict[str, object]] = {}
+    for proof in row.proofs:
+        if proof.judgement.verdict is Verdict.NO_TESTS:
+            continue
+        entry = _entry(environment, row, row.composition, proof, mode)
+        before = known.tiers.get(proof.tier) if known and not stale(known.binding, binding) else None
+        if proof.remembered and before is not None and {**before, "date": ""} == {**entry, "date": ""}:
+            entry = dict(before)
+        entries[proof.tier] = entry
+    if entries:
+        out.note(f"recorded {record(project.patch_dir, binding, entries)}")
+
+
+def _entry(
+    environment: Environment, row: Row, composition: Composition, proof: Proof, mode: Mode
+) -> dict[str, object]:
+    flag = {Mode.SERIES: "", Mode.EACH: " --each", Mode.PREFIX: " --prefix"}[mode]
+    entry: dict[str, object] = {
+        "outcome": proof.judgement.verdict.value,
+        "reason": proof.judgement.reason,
+        "command": f"vllm-series test {row.name} --onto {row.ref} --tier {proof.tier}{flag}",
+        "tree": composition.tree,
+        "patches": list(composition.patches),
+        "selectors": [selector.text for selector in proof.selectors],
+        "counts": proof.patched.counts if proof.patched else {},
+    }
+    if proof.control is not None and proof.control_judgement is not None:
+        entry["control"] = {
+            "tree": composition.control_tree,
+            "without": [row.name, *composition.dropped],
+            "outcome": _control_word(proof),
+            "reason": proof.control_judgement.reason,
+            "counts": proof.control.counts,
+        }
+    if proof.upstream is not None:
+        before, after = proof.upstream
+        entry["upstream"] = {"base": before.counts if before else None, "patched": after.counts}
+    entry["environment"] = environment.document()
+    entry["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return entry
+
+
+def _control_word(proof: Proof) -> str:
+    """The control in one word: a good control is one that fails."""
+    judged = proof.control_judgement
+    if judged is None:
+        return ""
+    words = {Verdict.PASSED: "fails", Verdict.NOT_LOAD_BEARING: "passes", Verdict.FAILED: "invalid"}
+    return words.get(judged.verdict, judged.verdict.value)
+
+
+def _finish(
+    out: Output,
+    options: TestOptions,
+    environment: Environment,
+    rows: Sequence[Row],
+    tiers: Sequence[Tier],
+    kept: Sequence[Path],
+) -> int:
+    refs = list(dict.fromkeys(row.ref for row in rows))
+    several = len(refs) > 1
+    out.table(
+        ("patch", *(("base",) if several else ()), *(tier.name for tier in tiers), "without it"),
+        [
+            (row.name, *((row.ref,) if several else ()), *map(_cell, row.proofs), _control_cell(row))
+            for row in rows
+        ],
+    )
+    verdicts = {
+        f"{row.name}@{row.ref}": {proof.tier: proof.judgement.verdict for proof in row.proofs} for row in rows
+    }
+    counted = demanded(verdicts, names_given=options.names is not None, tiers_given=options.tiers is not None)
+    code = exit_code(counted)
+    for row in rows:
+        if row.composition is not None and row.composition.dropped:
+            out.note(f"the control of {row.name} also lacks {', '.join(row.composition.dropped)}")
+    for folder in kept:
+        out.note(f"kept {folder}")
+    no = sum(verdict.is_no for verdict in counted)
+    gaps = sum(verdict.unproven for verdict in counted)
+    if code == EXIT_OK:
+        out.say(f"ok: {plural(len(rows), 'patch')} proven on {', '.join(refs)}")
+    else:
+        out.say(f"not proven: {no} with the answer no, {gaps} skipped or without tests")
+    return out.finish(
+        code,
+        bases={row.ref: row.target.commit for row in rows},
+        mode=options.mode.value,
+        environment=environment.document(),
+        patches=[_document(row) for row in rows],
+    )
+
+
+def _cell(proof: Proof) -> str:
+    verdict = proof.judgement.verdict
+    if verdict in (Verdict.NO_TESTS, Verdict.NOT_NEEDED):
+        return "-" if verdict is Verdict.NO_TESTS else verdict.value
+    counts = proof.patched.counts if proof.patched is not None else {}
+    passed = counts.get("passed", 0)
+    text = f"{verdict.value} {passed}/{sum(counts.values())}" if counts else verdict.value
+    return f"{text}, known" if proof.remembered else f"{text}, {proof.seconds:.0f} s"
+
+
+def _control_cell(row: Row) -> str:
+    found = [
+        f"{_control_word(proof)}: {proof.control_judgement.reason.rpartition('::')[2]}"
+        for proof in row.proofs
+        if proof.control_judgement is not None
+    ]
+    return "; ".join(dict.fromkeys(found)) or "-"
+
+
+def _document(row: Row) -> dict[str, object]:
+    composition = row.composition
+    return {
+        "name": row.name,
+        "base": row.ref,
+        "sha256": composition.application.patch.digest if composition else None,
+        "prerequisites": dict(composition.prerequisites) if composition else {},
+        "patches": list(composition.patches) if composition else [],
+        "trees": {
+            "base": composition.base_tree,
+            "patched": composition.tree,
+            "control": composition.control_tree,
+        }
+        if composition
+        else None,
+        "tiers": [_proof_document(proof) for proof in row.proofs],
+    }
+
+
+def _proof_document(proof: Proof) -> dict[str, object]:
+    before, after = proof.upstream or (None, None)
+    return {
+        "tier": proof.tier,
+        "outcome": proof.judgement.verdict.value,
+        "reason": proof.judgement.reason,
+        "selectors": [selector.text for selector in proof.selectors],
+        "remembered": proof.remembered,
+        "seconds": round(proof.seconds, 3),
+        "patched": _run_document(proof.patched),
+        "control": {
+            **(_run_document(proof.control) or {}),
+            "outcome": _control_word(proof),
+            "reason": proof.control_judgement.reason,
+        }
+        if proof.control_judgement is not None
+        else None,
+        "upstream": {"base": _run_document(before), "patched": _run_document(after)} if after else None,
+    }
+
+
+def _run_document(run: TestRun | None) -> dict[str, object] | None:
+    if run is None:
+        return None
+    return {
+        "counts": run.counts,
+        "seconds": round(run.seconds, 3),
+        "stopped": run.stopped,
+        "problem": run.problem,
+        "foreign": list(run.foreign),
+        "leftovers": list(run.leftovers),
+        "tests": [
+            {
+                "node": test.node,
+                "outcome": test.outcome.value,
+                "seconds": round(test.seconds, 3),
+                "reason": test.reason,
+            }
+            for test in run.tests
+        ],
+    }

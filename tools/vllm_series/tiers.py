@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiers: in how real an environment a patch is proven.
+
+A tier is a value. One that needs a GPU or an engine will be a row more here, with its own variables, and a
+check of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vllm_series.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A tier.
+
+    Attributes:
+        name: Its name on the command line and in ``tests.toml``.
+        what: What it does, for people.
+        variables: Environment variables of its processes.
+        selectors: Whether it runs tests that ``tests.toml`` names; the static tier names none.
+        upstream: Whether vLLM's own test files are compared between base and patched tree.
+
+    """
+
+    name: str
+    what: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    selectors: bool = True
+    upstream: bool = False
+
+
+#: vLLM has no platform "empty" that a ``VllmConfig()`` could be made on.
+_CPU = {"VLLM_TARGET_DEVICE": "cpu"}
+#: Triton stays off, as on any machine without a GPU, and a GPU stays out of sight.
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+#: vLLM takes an empty list for a worker before its start, and leaves Triton on.
+_TRITON_ON = {"CUDA_VISIBLE_DEVICES": ""}
+#: The interpreter calls numpy per program; threads of its own only cost there.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+TIERS = (
+    Tier(
+        "static",
+        "byte-compile, import and lint the changed files",
+        {**_CPU, **_NO_GPU},
+        selectors=False,
+    ),
+    Tier("cpu", "vLLM's tests in pure Python", {**_CPU, **_NO_GPU}, upstream=True),
+    Tier(
+        "interpret",
+        "GPU kernels in Triton's interpreter",
+        {**_CPU, **_TRITON_ON, **_ONE_THREAD, "TRITON_INTERPRET": "1"},
+    ),
+    Tier("compile", "GPU kernels compiled ahead of time", {**_CPU, **_TRITON_ON, **_ONE_THREAD}),
+)
+
+#: The tiers that ``tests.toml`` may name.
+SELECTING = tuple(tier.name for tier in TIERS if tier.selectors)
+
+
+def choose(names: Sequence[str] | None) -> tuple[Tier, ...]:
+    """The tiers of that name, in their own order; all for None.
+
+    Raises:
+        UsageError: There is no such tier.
+
+    """
+    known = {tier.name: tier for tier in TIERS}
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"there is no tier {name}", hint=f"tiers: {', '.join(known)}")
+    return tuple(tier for tier in TIERS if not names or tier.name in names)
