@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -16,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: Name, e-mail and dates of every commit that the tests make by hand.
 IDENTITY = {
@@ -322,6 +324,70 @@ def run_here(*args: str | Path, cwd: Path | None = None, env: Mapping[str, str] 
             signal.signal(number, handler)
     texts = [s.buffer.getvalue().decode("utf-8", "surrogateescape") for s in (out, err)]  # type: ignore[attr-defined]
     return Result(code, *texts)
+
+
+# -- dying at a chosen point ------------------------------------------------------------------------------
+
+#: Everything through which the tool changes something outside its own memory.
+STEPS = (
+    ("subprocess", "run"),
+    ("os", "rename"),
+    ("os", "replace"),
+    ("os", "unlink"),
+    ("os", "rmdir"),
+    ("os", "mkdir"),
+    ("os", "fsync"),
+    ("shutil", "rmtree"),
+    ("vllm_series.swap", "_exchange"),
+)
+
+
+def die_at(
+    number: int, *args: str | Path, after: bool = False, send: int = 9, **options: Any
+) -> Result | None:
+    """Run the command in a fork that gets a signal at its ``number``-th step; None if it died of that.
+
+    The signal comes before the step, or right after it. A fork costs no start of an interpreter.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            count = 0
+
+            def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+                def step(*a: Any, **k: Any) -> Any:
+                    nonlocal count
+                    count += 1
+                    mine = count == number
+                    if mine and not after:
+                        os.kill(os.getpid(), send)
+                    try:
+                        return function(*a, **k)
+                    finally:
+                        if mine and after:
+                            os.kill(os.getpid(), send)
+
+                return step
+
+            for module_name, name in STEPS:
+                module = importlib.import_module(module_name)
+                setattr(module, name, wrapped(getattr(module, name)))
+            result = run_here(*args, **options)
+            os.write(
+                writing, json.dumps([result.code, result.out[-4000:], result.err[-4000:], count]).encode()
+            )
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    if not text:
+        return None
+    code, out, err, _ = json.loads(text)
+    return Result(code, out, err)
 
 
 # -- comparing states -------------------------------------------------------------------------------------

@@ -47,8 +47,7 @@ def refused(cli, repository: Path, code: int, *words: str, args: tuple[str, ...]
 
 
 def expected_tree(world, ref: str = "v0.33.0") -> dict:
-    found = files_of(world.root / f"series-{ref}")
-    return found
+    return files_of(world.root / f"series-{ref}")
 
 
 # -- what works -------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pathlib import Path
 from vllm_series.build import drop_build_ref
 from vllm_series.errors import PreconditionError
 from vllm_series.git import NO_COMMIT, CommitInfo, Repository, blob_id, path_bytes
+from vllm_series.interrupt import point_of_no_return
 from vllm_series.locks import locked
 from vllm_series.swap import write_file
 
@@ -171,10 +172,12 @@ def move(repository: Repository, new: str, branch: str | None, reason: str) -> l
     write_file(_journal_path(repository), json.dumps(asdict(journal)).encode())
     try:
         repository.switch(new, branch)
+        point_of_no_return()
     except BaseException:
-        recover(repository)
-        raise
-    _journal_path(repository).unlink()
+        done = recover(repository)
+        if done is None or not done.startswith("finished"):
+            raise
+    _journal_path(repository).unlink(missing_ok=True)
     return paths
 
 

@@ -6,8 +6,6 @@ Each verb's code is imported when the verb runs, so that ``--help`` and completi
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Optional
@@ -15,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series import __version__
-from vllm_series.errors import EXIT_BUG, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_OK, SeriesError
+from vllm_series.errors import EXIT_BUG, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, SeriesError
 from vllm_series.output import Output
 
 USE = "Use: get a patched vLLM"
@@ -71,15 +69,11 @@ def root(
     """Apply a series of patches to vLLM, and carry it until upstream has taken every one."""
 
 
-def _terminated(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _dispatch(verb: str, as_json: bool, body: Callable[[Output], int]) -> None:
     """Run a verb, and turn what it raises into a line and an exit code."""
-    from vllm_series import git
+    from vllm_series import git, interrupt
 
-    signal.signal(signal.SIGTERM, _terminated)
+    interrupt.install()
     git.isolate_process()
     out = Output(verb, as_json)
     try:
@@ -119,6 +113,7 @@ def _dispatch(verb: str, as_json: bool, body: Callable[[Output], int]) -> None:
         traceback.print_exc()
         out.note("vllm-series: this is a bug; please report it with the lines above")
         code = out.finish(EXIT_BUG, error={"kind": "bug", "message": repr(error), "hint": ""})
+    out.close()
     raise typer.Exit(code)
 
 
@@ -416,9 +411,4 @@ def env_remove(
 
 def run() -> None:
     """The console script."""
-    try:
-        app()
-    except BrokenPipeError:
-        # The reader has gone, as in `vllm-series list | head -1`.
-        sys.stderr.close()
-        sys.exit(EXIT_OK)
+    app()

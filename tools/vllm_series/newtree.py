@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vllm_series.errors import EnvironmentFaultError
 from vllm_series.git import Repository
+from vllm_series.interrupt import point_of_no_return
 from vllm_series.store import Store
 
 
@@ -24,16 +25,17 @@ def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
 
     staging = folder.with_name(f".{folder.name}.vllm-series.new")
     try:
-        shutil.rmtree(staging, ignore_errors=True)
-        git.Repo.init(staging, mkdir=True).close()
-    except (OSError, git.GitError) as error:
-        raise EnvironmentFaultError(
-            f"cannot make {staging}: {error}", hint="name a folder that can be written with --into"
-        ) from None
-    try:
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            git.Repo.init(staging, mkdir=True).close()
+        except (OSError, git.GitError) as error:
+            raise EnvironmentFaultError(
+                f"cannot make {staging}: {error}", hint="name a folder that can be written with --into"
+            ) from None
         repository = Repository(staging / ".git", staging / ".git", staging)
         repository.fetch_from(store.repository, f"refs/tags/{ref}")
         yield repository
+        point_of_no_return()
         staging.rename(folder)  # An empty folder may be there.
         _sync(folder.parent)
     except BaseException:

@@ -8,6 +8,7 @@ output holds exactly one document. Patch text goes out as it is: no markup is ev
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Output:
     verb: str
     json: bool = False
     _warnings: list[str] = field(default_factory=list)
+    _document: dict[str, object] | None = None
 
     def say(self, text: str = "") -> None:
         """A line of the result, for people."""
@@ -78,23 +80,31 @@ class Output:
             _write(sys.stdout, line.rstrip())
 
     def finish(self, exit_code: int, **values: object) -> int:
-        """Write the JSON document, if one is wanted, and return the exit code."""
+        """Keep what the JSON document says, until :meth:`close`, and return the exit code."""
         if self.json:
-            document = {
+            self._document = {
                 "schema": SCHEMA,
                 "verb": self.verb,
                 "exit": exit_code,
                 "warnings": self._warnings,
                 **values,
             }
-            _write(sys.stdout, json.dumps(document, indent=2, sort_keys=False))
         return exit_code
+
+    def close(self) -> None:
+        """Write the JSON document, if one is wanted: once, whatever happened last."""
+        if self._document is not None:
+            _write(sys.stdout, json.dumps(self._document, indent=2, sort_keys=False))
 
 
 def _write(stream: TextIO, text: str) -> None:
     encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        # The reader has gone, as in `vllm-series list | head -1`; what is under way goes on.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

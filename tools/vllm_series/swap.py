@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from vllm_series.errors import EnvironmentFaultError
+from vllm_series.interrupt import point_of_no_return
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -83,6 +84,7 @@ def swap_directory(path: Path, staging: Path) -> None:
             _sync(entry)
     retired = _retired(path)
     shutil.rmtree(retired, ignore_errors=True)
+    point_of_no_return()
     if _exchange(staging, path):
         staging.rename(retired)
     else:

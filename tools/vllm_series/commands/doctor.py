@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_series import git
-from vllm_series.checkout import opened, read_stack
-from vllm_series.errors import EXIT_ENVIRONMENT, EXIT_OK, SeriesError
+from vllm_series.checkout import interrupted, read_stack
+from vllm_series.errors import EXIT_ENVIRONMENT, EXIT_OK, PreconditionError, SeriesError
+from vllm_series.git import Repository
 from vllm_series.lint import lint
 from vllm_series.output import Output, plural
 from vllm_series.project import Project, find_project
@@ -105,9 +106,13 @@ def _series(project: Project) -> str:
 
 
 def _checkout(path: Path) -> str:
-    with opened(path.absolute()) as repository:
-        stack = read_stack(repository, repository.commit("HEAD"))
-        operation = repository.operation()
-        release = repository.describe(stack.base) or stack.base[:12]
-        state = f"; a {operation} is in progress" if operation else ""
-        return f"{release} with {plural(len(stack.commits), 'series commit')}{state}"
+    repository = Repository.open(path.absolute())
+    if interrupted(repository):
+        raise PreconditionError(
+            "a run was interrupted", hint="the next apply, pick or unapply on it clears up"
+        )
+    stack = read_stack(repository, repository.commit("HEAD"))
+    operation = repository.operation()
+    release = repository.describe(stack.base) or stack.base[:12]
+    state = f"; a {operation} is in progress" if operation else ""
+    return f"{release} with {plural(len(stack.commits), 'series commit')}{state}"
