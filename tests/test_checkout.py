@@ -18,12 +18,10 @@ from series_support import (
     commit,
     copy_tree,
     die_at,
-    files_of,
     git,
     state_of,
     write,
 )
-
 from vllm_series.checkout import Journal, interrupted, recover
 from vllm_series.git import Repository
 

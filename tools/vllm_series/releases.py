@@ -7,10 +7,12 @@ archive alone. Blob ids equal those of vLLM's own repository, so three-way merge
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +88,11 @@ def download(ref: str, folder: Path, known: Base | None, progress: Progress, ind
         raise EnvironmentFaultError(
             f"the download of vLLM {version} is damaged: {error}", hint="run the command again"
         ) from None
+    except pypi_simple.NoDigestsError:
+        raise EnvironmentFaultError(
+            f"{endpoint} states no digest of vLLM {version}, so that nothing can be checked",
+            hint="use the official package index",
+        ) from None
     except pypi_simple.NoSuchProjectError:
         raise EnvironmentFaultError(f"the package index {endpoint} does not know vllm") from None
     except requests.RequestException as error:
@@ -112,29 +119,39 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _members(archive: Path) -> Iterator[tuple[str, str, bytes, int]]:
-    """Path below the top folder, git mode, content and time of every file of the archive."""
+def _members(archive: Path, top: str) -> Iterator[tuple[str, str, bytes, int]]:
+    """Path below the folder ``top``, git mode, content and time of every file of the archive."""
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
             for member in tar:
-                # Raises on absolute paths, on paths and links that leave the folder, on devices.
+                # Raises on links that leave the folder, and on devices.
                 tarfile.data_filter(member, "/nonexistent")
-                _, _, path = member.name.partition("/")
+                path = _below(member.name, top)
                 if member.issym():
                     yield path, "120000", member.linkname.encode(), int(member.mtime)
-                elif member.isfile():
-                    stream = tar.extractfile(member)
-                    content = stream.read() if stream else b""
+                elif member.isfile() or member.islnk():
+                    content = tar.extractfile(member)
                     yield (
                         path,
                         "100755" if member.mode & 0o100 else "100644",
-                        content,
+                        content.read() if content else b"",
                         int(member.mtime),
                     )
-    except (tarfile.TarError, EOFError, OSError) as error:
+            while stream.read(1 << 20):
+                pass  # The check sum stands behind the last member.
+    except (tarfile.TarError, EOFError, OSError, KeyError, zlib.error) as error:
         raise EnvironmentFaultError(
             f"{archive} cannot be read: {error}", hint=f"remove {archive} and run the command again"
         ) from None
+
+
+def _below(name: str, top: str) -> str:
+    """The path of a member below ``top``; raises if it does not lie there."""
+    first, _, path = name.partition("/")
+    parts = path.split("/")
+    if first != top or (path and {"", ".", ".."}.intersection(parts)) or ".git" in map(str.lower, parts):
+        raise tarfile.TarError(f"{name!r} does not belong into {top}/")
+    return path
 
 
 def import_archive(repository: Repository, ref: str, archive: Path, known: Base | None = None) -> str:
@@ -150,7 +167,7 @@ def import_archive(repository: Repository, ref: str, archive: Path, known: Base 
     files = bytearray()
     latest = 0
     upstream = ""
-    for path, mode, content, seconds in _members(archive):
+    for path, mode, content, seconds in _members(archive, f"vllm-{ref.removeprefix('v')}"):
         latest = max(latest, seconds)
         if path == "vllm/_version.py":
             match = re.search(rb"commit_id = 'g([0-9a-f]+)'", content)

@@ -44,7 +44,15 @@ def cache_folder() -> Path:
         return Path(named).expanduser().absolute()
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("vllm-series"))
+    try:
+        folder = Path(platformdirs.user_cache_dir("vllm-series"))
+    except RuntimeError:
+        folder = Path("~")
+    if not folder.is_absolute():  # A user without a home, as in containers: `~` stays as it is.
+        raise EnvironmentFaultError(
+            "there is no home folder to keep releases in", hint=f"name a folder with {CACHE_VARIABLE}"
+        )
+    return folder
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,9 @@ class Store:
 
             with locked(self.lock_path, f"the cache {self.folder}"):
                 self.ensure()
+                found = self.find(ref)
+                if found is not None:
+                    return Fetched(ref, found, False)  # Another run has brought it meanwhile.
                 archive = releases.download(ref, self.folder / "downloads", known, progress, index)
                 commit = releases.import_archive(self.repository, ref, archive, known)
             return Fetched(ref, commit, True)
