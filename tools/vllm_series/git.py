@@ -582,7 +582,7 @@ class Repository:
 
     def files_with(self, commit: str, text: bytes) -> list[str]:
         """Files of ``commit`` that hold ``text`` in one line."""
-        result = self.execute("grep", "-l", "-z", "-F", "-I", "-e", text, commit, "--")
+        result = self.execute("grep", "--no-color", "-l", "-z", "-F", "-I", "-e", text, commit, "--")
         if result.returncode > 1:
             raise GitError(f"git grep failed in {self.where}: {_message(result.stderr)}")
         prefix = f"{commit}:".encode()

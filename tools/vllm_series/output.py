@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -58,6 +59,13 @@ class Output:
         if not self.json:
             _write(sys.stdout, text)
 
+    def raw(self, content: bytes) -> None:
+        """Bytes as they are, such as a patch file, for people."""
+        if not self.json:
+            with _reader_may_leave(sys.stdout):
+                sys.stdout.buffer.write(content)
+                sys.stdout.flush()
+
     def note(self, text: str) -> None:
         """A line beside the result."""
         _write(sys.stderr, text)
@@ -99,11 +107,17 @@ class Output:
 
 def _write(stream: TextIO, text: str) -> None:
     encoding = stream.encoding or "utf-8"
-    try:
+    with _reader_may_leave(stream):
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
+
+
+@contextmanager
+def _reader_may_leave(stream: TextIO) -> Iterator[None]:
+    """Go on in silence when the reader has gone, as in ``vllm-series list | head -1``."""
+    try:
+        yield
     except BrokenPipeError:
-        # The reader has gone, as in `vllm-series list | head -1`; what is under way goes on.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,6 +137,27 @@ def _is_project(folder: Path) -> bool:
     return (folder / "series").is_file() and (folder / "patches" / "base.toml").is_file()
 
 
+def _recover(folder: Path) -> None:
+    """Bring back a patch directory that a killed ``refresh`` has left under another name."""
+    if (folder / "series").is_file() and not (folder / "patches").exists():
+        from vllm_series.swap import lost
+
+        if lost(folder / "patches"):
+            with writing(folder):
+                pass
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """The project in ``folder``, locked for writing, cleared of what a killed run left behind."""
+    from vllm_series.locks import locked
+    from vllm_series.swap import recover_directory
+
+    with locked(folder / ".vllm-series.lock", str(folder)):
+        recover_directory(folder / "patches")
+        yield
+
+
 def find_project(folder: Path | None = None) -> Project:
     """The patch directory to work on.
 
@@ -148,15 +170,14 @@ def find_project(folder: Path | None = None) -> Project:
     """
     named = folder or (Path(env) if (env := os.environ.get(FOLDER_VARIABLE)) else None)
     if named is not None:
-        from vllm_series.swap import recover_directory
-
-        recover_directory(named / "patches")
+        _recover(named)
         if not _is_project(named):
             raise UsageError(f"{named} has no series file with a patches folder and base.toml")
         return Project(named.resolve())
     here = Path.cwd()
     package = Path(__file__).resolve().parent
     for candidate in (here, *here.parents, package.parent.parent):
+        _recover(candidate)
         if _is_project(candidate):
             return Project(candidate)
     return Project(package / "_data", installed=True)

@@ -59,6 +59,10 @@ def _retired(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
+def _staging(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
 def staging_directory(path: Path) -> Path:
     """A full copy of the folder ``path`` beside it, to be changed and then swapped in.
 
@@ -66,7 +70,7 @@ def staging_directory(path: Path) -> Path:
         EnvironmentFaultError: No space, or no permission.
 
     """
-    staging = path.with_name(f".{path.name}.new")
+    staging = _staging(path)
     try:
         shutil.rmtree(staging, ignore_errors=True)
         shutil.copytree(path, staging, symlinks=True)
@@ -109,8 +113,14 @@ def _exchange(one: Path, other: Path) -> bool:
     raise EnvironmentFaultError(f"cannot replace {other}: {os.strerror(code)}")
 
 
+def lost(path: Path) -> bool:
+    """Whether a kill inside :func:`swap_directory` has left no folder at ``path``."""
+    return not path.exists() and _retired(path).is_dir()
+
+
 def recover_directory(path: Path) -> None:
-    """Undo what a kill inside :func:`swap_directory` left behind."""
-    retired = _retired(path)
-    if not path.exists() and retired.is_dir():
-        retired.rename(path)
+    """Undo what a kill left behind; the caller holds the lock."""
+    if lost(path):
+        _retired(path).rename(path)
+    for leftover in (_retired(path), _staging(path)):
+        shutil.rmtree(leftover, ignore_errors=True)

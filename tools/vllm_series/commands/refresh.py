@@ -10,7 +10,7 @@ from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK, PreconditionError
 from vllm_series.locks import locked
 from vllm_series.output import Output, plural
-from vllm_series.project import Project, find_project
+from vllm_series.project import Project, find_project, writing
 from vllm_series.refresh import Rewrite, rewrites_from_files, rewrites_from_stack
 from vllm_series.store import Store
 from vllm_series.swap import staging_directory, swap_directory
@@ -27,7 +27,7 @@ def refresh(out: Output, series_dir: Path | None, source: Path | None, only_chec
     if only_check:
         rewrites = _rewrites(out, project, source, index)
     else:
-        with locked(project.root / ".vllm-series.lock", str(project.root)):
+        with writing(project.root):
             rewrites = _rewrites(out, project, source, index)
             _write(project, rewrites)
     for rewrite in rewrites:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from vllm_series.errors import EXIT_OK, UsageError
@@ -27,7 +26,7 @@ def show(out: Output, series_dir: Path | None, name: str, onto: str | None, text
             hint=f"see why: vllm-series status --onto {base.ref}",
         )
     if text and not out.json:
-        sys.stdout.buffer.write(patch.raw)
+        out.raw(patch.raw)
         return EXIT_OK
     files = {b.ref: project.file_for(name, b) for b in project.bases}
     status = project.status.of(name)

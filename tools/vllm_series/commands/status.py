@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_series.checkout import read_stack
 from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK
 from vllm_series.git import Repository
-from vllm_series.output import Output
+from vllm_series.output import Output, plural
 from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.store import Store
@@ -65,7 +66,13 @@ def status(out: Output, series_dir: Path | None, options: StatusOptions) -> int:
 def _targets(out: Output, project: Project, store: Store, options: StatusOptions) -> list[tuple[str, Target]]:
     if options.vllm is not None:
         repository = Repository.open(options.vllm.absolute())
-        refs = options.onto or ("HEAD",)
+        refs = options.onto
+        if not refs:
+            head = repository.commit("HEAD")
+            stack = read_stack(repository, head)
+            if stack.commits:
+                out.note(f"judging what is below the {plural(len(stack.commits), 'series commit')} of HEAD")
+            return [("HEAD", Target.of(project, repository, stack.base))]
         return [(ref, Target.of(project, repository, repository.commit(ref))) for ref in refs]
     refs = options.onto or tuple(base.ref for base in project.bases)
     return [
