@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -202,7 +202,9 @@ class Runner:
                 watch=watcher.look,
             )
             watcher.look()
-            return _result(ended, watcher.events, work)
+            run = _result(ended, watcher.events, work)
+            named = {self.environment.folder: "ENV/", work: "WORK/", place.project: "PROJECT/"}
+            return _without_folders(run, {place.tree: "", **named})
         finally:
             if self.keep:
                 self._kept.append(work)
@@ -363,6 +365,21 @@ def _result(ended: Ended, events: list[dict[str, object]], work: Path) -> TestRu
         ),
         problem,
     )
+
+
+def _without_folders(run: TestRun, names: Mapping[Path, str]) -> TestRun:
+    """The run with folders of this machine left out of its texts, so that it reads the same anywhere."""
+
+    def clean(text: str) -> str:
+        for folder, name in names.items():
+            text = text.replace(f"{folder}/", name)
+        return text
+
+    tests = tuple(
+        replace(test, reason=clean(test.reason), place=clean(test.place), text=clean(test.text))
+        for test in run.tests
+    )
+    return replace(run, tests=tests, problem=clean(run.problem))
 
 
 def _status(returncode: int) -> str:

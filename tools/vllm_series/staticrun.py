@@ -17,7 +17,7 @@ from pathlib import Path
 from vllm_series.errors import EnvironmentFaultError
 from vllm_series.testreport import Outcome, Test
 
-#: Lines of a linter's finding that are kept.
+#: Characters of a linter's finding that are kept.
 _LONGEST = 300
 
 
@@ -40,7 +40,7 @@ def find_ruff(interpreter: Path) -> Path:
 
 
 def lint(ruff: Path, tree: Path, paths: Sequence[str]) -> list[Test]:
-    """``ruff check`` and ``ruff format --check`` on files of a tree, under the tree's configuration.
+    """``ruff check`` and ``ruff format`` on files of a tree, under the tree's configuration.
 
     Args:
         ruff: The program.
@@ -75,33 +75,30 @@ def _check(ruff: Path, tree: Path, paths: Sequence[str]) -> list[Test]:
 
 
 def _format(ruff: Path, tree: Path, paths: Sequence[str]) -> list[Test]:
-    result = _ruff(ruff, tree, "format", "--check", paths=paths)
-    if result.returncode not in (0, 1):
-        # A file that does not parse cannot be formatted; `compile` tells of it.
-        if b"Failed to parse" in result.stderr:
-            return []
-        raise _fault(result)
-    prefix = "Would reformat: "
-    bad = {
-        line.removeprefix(prefix) for line in result.stdout.decode().splitlines() if line.startswith(prefix)
-    }
-    return [
-        Test(f"ruff format {path}", Outcome.FAILED, 0.0, "ruff format would change it", path)
-        if path in bad
-        else Test(f"ruff format {path}", Outcome.PASSED)
-        for path in paths
-    ]
+    """Compare files with their formatted text: what ``--check`` prints differs between versions."""
+    found = []
+    for path in paths:
+        content = (tree / path).read_bytes()
+        result = _ruff(ruff, tree, "format", f"--stdin-filename={path}", paths=["-"], data=content)
+        if result.returncode == 2:
+            continue  # It does not parse; `compile` tells of it.
+        if result.returncode != 0:
+            raise _fault(result)
+        same = result.stdout == content
+        outcome, reason = (Outcome.PASSED, "") if same else (Outcome.FAILED, "ruff format would change it")
+        found.append(Test(f"ruff format {path}", outcome, 0.0, reason, "" if same else path))
+    return found
 
 
 def _ruff(
-    ruff: Path, tree: Path, verb: str, *options: str, paths: Sequence[str]
+    ruff: Path, tree: Path, verb: str, *options: str, paths: Sequence[str], data: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     config = tree / "pyproject.toml"
     command = [str(ruff), verb, "--no-cache", *options]
     command += ["--config", str(config)] if config.is_file() else ["--isolated"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RUFF_")}
     return subprocess.run(
-        [*command, "--", *paths], cwd=tree, capture_output=True, check=False, env=environment
+        [*command, "--", *paths], cwd=tree, input=data, capture_output=True, check=False, env=environment
     )
 
 

@@ -40,7 +40,7 @@ class Test:
         outcome: What became of it. An expected failure is no pass and counts as skipped.
         seconds: How long its phases took.
         reason: One line on a failure or skip.
-        place: File and line that raised, as far as pytest says.
+        place: File and line that raised, as far as pytest says; relative to the tree if it lies there.
         text: The failure as pytest prints it.
         collected: False for a file that could not be collected.
 
@@ -69,7 +69,7 @@ class Test:
         named = re.findall(r"'([\w.]+)'|\(([^()]+)\)", match[2])
         words = [word for pair in named for word in pair if word]
         of_tree = any(word.split(".")[0] in _TREE_PACKAGES for word in words)
-        in_tree = any(f"/{package}/" in f"/{self.place}" for package in _TREE_PACKAGES)
+        in_tree = self.place.split("/")[0] in _TREE_PACKAGES
         if match[1] == "ModuleNotFoundError":
             return of_tree
         return of_tree or in_tree

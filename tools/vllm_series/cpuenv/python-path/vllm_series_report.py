@@ -41,6 +41,12 @@ def pytest_configure() -> None:
     _write("start")
 
 
+def _shorten(text: str) -> str:
+    """``text`` with paths relative to the tree; pytest writes them relative to the current folder."""
+    tree = os.environ["VLLM_SERIES_TREE"]
+    return text.replace(os.path.relpath(tree) + os.sep, "").replace(tree + os.sep, "")
+
+
 def _reason(longrepr: Any) -> tuple[str, str]:
     """One line on a failure, and the file that raised it."""
     crash = getattr(longrepr, "reprcrash", None)
@@ -50,7 +56,7 @@ def _reason(longrepr: Any) -> tuple[str, str]:
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     if errors:
         places = [line for line in lines if line.split(":")[0].endswith(".py") and line.count(":") > 1]
-        return errors[-1], places[-1] if places else ""
+        return errors[-1], _shorten(places[-1]) if places else ""
     return (lines or ["no reason given"])[-1].strip(), ""
 
 
@@ -62,7 +68,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Report files that cannot be collected, or that skip themselves."""
     if report.failed:
         reason, place = _reason(report.longrepr)
-        text = str(report.longrepr)[-LONGEST:]
+        text = _shorten(str(report.longrepr))[-LONGEST:]
         _write("collect-error", node=report.nodeid, reason=reason, place=place, text=text)
     elif report.skipped:
         _write("collect-skip", node=report.nodeid, reason=_skip_reason(report.longrepr))
@@ -124,7 +130,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         row["expected"] = report.wasxfail or "xfail"
     if report.failed:
         row["reason"], row["place"] = _reason(report.longrepr)
-        row["text"] = report.longreprtext[-LONGEST:]
+        row["text"] = _shorten(report.longreprtext)[-LONGEST:]
     elif report.skipped:
         row["reason"] = _skip_reason(report.longrepr)
     _write("phase", **row)
