@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from series_support import RELEASE_33, commit, files_of, git, init, release_tree
@@ -61,6 +62,14 @@ def test_unchanged_files_and_compiled_ones_are_links(trees, ids):
     assert compiled == {"__init__", "scheduler"}
     code = "import vllm.engine; print(vllm.engine.new)"
     subprocess.run([sys.executable, "-c", code], cwd=other, check=True, env={"PYTHONPATH": str(other)})
+
+
+def test_a_base_is_compiled_once_for_all(trees, ids):
+    base, changed = ids
+    compiling = Trees(trees.folder, trees.repository, Path(sys.executable))
+    other = compiling.get(changed, base)
+    assert {path.name.split(".")[0] for path in (other / "vllm/__pycache__").iterdir()} >= {"scheduler"}
+    assert not list((other / "vllm/__pycache__").glob("engine.*"))
 
 
 def test_a_folder_is_made_once(trees, ids):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from vllm_series.errors import UsageError
+from vllm_series.project import Project
 
 UPSTREAM = "upstream"
 PROJECT = "project:"
@@ -122,6 +123,25 @@ def parse_tests(text: str, tiers: tuple[str, ...], where: str = "tests.toml") ->
         for base, other in bases.items():
             on_base[name, base] = _tests(other, tiers, f"{where}: [{name}.base.{base!r}]")
     return TestTable(plain, on_base)
+
+
+def load_tests(project: Project, tiers: tuple[str, ...]) -> TestTable:
+    """A project's ``tests.toml``, empty if there is none.
+
+    Raises:
+        UsageError: It cannot be understood, or names a patch or a base that the project does not have.
+
+    """
+    path = project.patch_dir / "tests.toml"
+    table = parse_tests(path.read_text("utf-8") if path.is_file() else "", tiers, str(path))
+    refs = {base.ref for base in project.bases}
+    for name in table.plain:
+        if name not in project.series.names:
+            raise UsageError(f"{path}: [{name}] is no patch of the series")
+    for name, base in table.on_base:
+        if base not in refs:
+            raise UsageError(f"{path}: [{name}] {base} is no supported base")
+    return table
 
 
 def _tests(row: object, tiers: tuple[str, ...], where: str) -> PatchTests:

@@ -27,7 +27,7 @@ from vllm_series.runner import TIME_LIMIT, Runner
 from vllm_series.store import Store
 from vllm_series.swap import write_file
 from vllm_series.testreport import Test, TestRun
-from vllm_series.testtable import TestTable, parse_tests
+from vllm_series.testtable import TestTable, load_tests
 from vllm_series.tiers import SELECTING, Tier, choose
 from vllm_series.trees import Trees
 
@@ -84,13 +84,13 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
     if options.every_base and options.onto:
         raise UsageError("--all and --onto exclude each other", hint="--all means every supported base")
     refs = options.onto or tuple(b.ref for b in project.bases[: None if options.every_base else 1])
-    table = read_table(project)
+    table = load_tests(project, SELECTING)
     names = [name for name in project.series.names if name in chosen]
     store = Store.default()
     targets = [(ref, _target(out, project, store, ref, options.index)) for ref in refs]
     environment = provide(out, store.folder)
     with locked(store.folder / "test.lock", f"the test cache {store.folder}"), _live(out) as live:
-        trees = Trees(store.folder / "trees", store.repository)
+        trees = Trees(store.folder / "trees", store.repository, environment.interpreter)
         runner = Runner(environment, store.folder, options.time_limit, options.fresh, options.keep)
         rows = []
         for ref, target in targets:
@@ -98,7 +98,7 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
                 row = _row(live, project, trees, runner, table, tiers, mode, ref, target, name)
                 rows.append(row)
                 _report(out, row, tiers)
-        trees.prune()
+        trees.prune(keep=[row.composition.base_tree for row in rows if row.composition])
     if options.record:
         for row in rows:
             _record(out, project, environment, row, mode)
@@ -108,25 +108,6 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
 
 
 _CHECKOUT = "work in a checkout of this project, or name one with --series-dir"
-
-
-def read_table(project: Project) -> TestTable:
-    """The project's ``tests.toml``, empty if there is none.
-
-    Raises:
-        UsageError: It cannot be understood, or names a patch that the series does not have.
-
-    """
-    path = project.patch_dir / "tests.toml"
-    table = parse_tests(path.read_text("utf-8") if path.is_file() else "", SELECTING, str(path))
-    refs = {base.ref for base in project.bases}
-    for name in table.plain:
-        if name not in project.series.names:
-            raise UsageError(f"{path}: [{name}] is no patch of the series")
-    for name, base in table.on_base:
-        if base not in refs:
-            raise UsageError(f"{path}: [{name}] {base} is no supported base")
-    return table
 
 
 def _target(out: Output, project: Project, store: Store, ref: str, index: str) -> Target:
@@ -323,7 +304,8 @@ def _finish(
     no = sum(verdict.is_no for verdict in counted)
     gaps = sum(verdict.unproven for verdict in counted)
     if code == EXIT_OK:
-        out.say(f"ok: {plural(len(rows), 'patch')} proven on {', '.join(refs)}")
+        count = plural(len({row.name for row in rows}), "patch")
+        out.say(f"ok: {count} proven on {', '.join(refs)}")
     else:
         out.say(f"not proven: {no} with the answer no, {gaps} skipped or without tests")
     return out.finish(
