@@ -195,9 +195,19 @@ def hostile_config(root: Path, skip: set[str] = frozenset()) -> str:
         },
     )
     for hook in (
-        "applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "prepare-commit-msg", "commit-msg",
-        "post-commit", "post-checkout", "post-rewrite", "reference-transaction", "post-index-change", "update",
-    ):  # fmt: skip
+        "applypatch-msg",
+        "pre-applypatch",
+        "post-applypatch",
+        "pre-commit",
+        "prepare-commit-msg",
+        "commit-msg",
+        "post-commit",
+        "post-checkout",
+        "post-rewrite",
+        "reference-transaction",
+        "post-index-change",
+        "update",
+    ):
         write(root, {f"hooks/{hook}": "#!/bin/sh\nexit 1\n"})
         (root / "hooks" / hook).chmod(0o755)
     path = root / "config"

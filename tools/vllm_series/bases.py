@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vllm_series.errors import UsageError
 
-_REF = re.compile(r"v(\d+)\.(\d+)\.(\d+)(?:\.?(?:post|rc|dev)\d+)*")
+_REF = re.compile(r"v(\d+)\.(\d+)\.(\d+)(?:\.?(?:post|rc|dev)\d+)*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def parse_bases(text: str, where: str = "base.toml") -> tuple[Base, ...]:
         raise UsageError(f"{where}: {error}") from None
     if not bases:
         raise UsageError(f"{where}: it names no base")
-    for base in bases:
+    for number, base in enumerate(bases):
+        if any(other.ref == base.ref for other in bases[:number]):
+            raise UsageError(f"{where}: {base.ref} stands there twice")
+        if not all(isinstance(value, str) for value in vars(base).values()):
+            raise UsageError(f"{where}: a value of {base.ref} is no text")
         if version_of(base.ref) is None:
             raise UsageError(f"{where}: {base.ref} is no release tag like v0.33.0")
     return bases

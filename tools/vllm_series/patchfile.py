@@ -75,6 +75,11 @@ class Patch:
             raise CorruptPatchError(f"{self.path.name}: {error.message}", hint=error.hint) from None
 
     @property
+    def ending(self) -> str:
+        """How the file must end: for git a blank line ends binary data, also the last."""
+        return "\n\n" if self.changes and self.changes[-1].binary is not None else "\n"
+
+    @property
     def sender_in_body(self) -> bool:
         """Whether the mail was sent by another person than the author."""
         _, _, body = self.raw.decode("utf-8", "surrogateescape").replace("\r\n", "\n").partition("\n\n")
@@ -132,7 +137,7 @@ class Patch:
             found.append("it has a diffstat or a '---' line")
         if any(c.action not in ("create", "delete") and c.hunks and not c.old_id for c in self.changes):
             found.append("its index lines are abbreviated or missing")
-        if not text.endswith("\n"):
+        if not text.endswith(self.ending):
             found.append("it lacks the final line feed")
         return found
 

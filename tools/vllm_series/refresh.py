@@ -85,7 +85,6 @@ def export(repository: Repository, base: str, tip: str) -> list[Patch]:
             hint=f"see: git -C {repository.where} log {base[:12]}..{tip[:12]}",
         )
     for raw, commit in zip(mailbox, commits, strict=True):
-        raw = raw.rstrip(b"\n") + b"\n"
         names = commit.trailers(NAME_TRAILER)
         if not names:
             raise PreconditionError(
@@ -99,7 +98,9 @@ def export(repository: Repository, base: str, tip: str) -> list[Patch]:
 def _exported(raw: bytes, name: str, commit: CommitInfo) -> Patch:
     """The patch of a commit; refuses a message that no mailbox brings back whole."""
     try:
-        patch = parse_patch(raw, Path(f"{name}.patch"), name)
+        text = raw.rstrip(b"\n")
+        ending = parse_patch(text, Path(f"{name}.patch"), name).ending.encode()
+        patch = parse_patch(text + ending, Path(f"{name}.patch"), name)
         whole = patch.message.split() == commit.message.split()
     except CorruptPatchError:
         whole = False

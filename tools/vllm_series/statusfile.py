@@ -117,13 +117,20 @@ def _status(name: str, row: object, where: str) -> Status:
     if state not in STATES:
         raise bad(f"state is {state!r}, not one of {', '.join(STATES)}")
     for key in ("issues", "prs"):
-        if not all(isinstance(number, int) for number in row.get(key, [])):
-            raise bad(f"{key} holds something that is no number")
+        numbers = row.get(key, [])
+        # `true` is an int to Python.
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise bad(f"{key} is no list of numbers")
+    for key in ("differs", "note"):
+        if not isinstance(row.get(key, ""), str):
+            raise bad(f"{key} is no text")
     retire = None
     if "retire" in row:
         condition = row["retire"]
         if not isinstance(condition, dict) or condition.keys() != {"path", "pattern"}:
             raise bad("retire needs exactly path and pattern")
+        if not all(isinstance(value, str) for value in condition.values()):
+            raise bad("retire.path and retire.pattern are texts")
         try:
             re.compile(condition["pattern"])
         except re.error as error:
