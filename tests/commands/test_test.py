@@ -21,6 +21,7 @@ TESTS = (
     "def test_odd_or_fixed():\n    assert engine.answer() in (41, 42)\n"
 )
 OWN = "\n\ndef test_answer():\n    assert engine.answer() == 42\n"
+OTHER = "def test_other():\n    assert vllm.other.other() == 7\n"
 RELEASE: dict[str, bytes | str] = {
     "README.md": "# vLLM\n",
     "pyproject.toml": '[project]\nname = "vllm"\n\n[tool.ruff.lint]\nselect = ["E", "F"]\n',
@@ -28,6 +29,7 @@ RELEASE: dict[str, bytes | str] = {
     "vllm/engine.py": ENGINE,
     "vllm/other.py": "def other():\n    return 1\n",
     "tests/test_engine.py": TESTS,
+    "tests/test_other.py": "import vllm.other\n\n\n" + OTHER,
 }
 TABLE = '[fix]\ncpu = ["tests/test_engine.py::test_answer"]\n'
 
@@ -271,18 +273,42 @@ def test_a_test_of_vllm_that_gets_worse_is_caught(lab):
     assert proof["upstream"]["base"]["counts"] == {"passed": 2}
 
 
-def test_a_test_of_vllm_that_failed_before_is_not(lab):
+def test_a_test_of_vllm_that_passes_in_a_second_try_is_named(lab):
+    flag = lab.root / "flag"
+    tests = TESTS.replace(
+        "    assert isinstance(engine.answer(), int)\n",
+        "    import pathlib\n\n"
+        f"    flag = pathlib.Path({str(flag)!r})\n"
+        "    first = not flag.exists()\n    flag.touch()\n    assert not first, 'too slow'\n",
+    )
+    lab.series(TABLE, fix={"vllm/engine.py": FIXED, "tests/test_engine.py": tests + OWN})
+    result, proof = lab.cpu()
+    assert (result.code, proof["outcome"]) == (0, "passed"), result
+    assert "test_number failed first and passed in a second try: AssertionError: too slow" in result.err
+    assert lab.cpu()[1]["remembered"] is True
+
+
+def test_a_test_of_vllm_that_fails_before_and_after_is_no_new_one(lab):
+    own = {"vllm/engine.py": FIXED, "tests/test_other.py": "import vllm.other\n\n\n" + OTHER + "# Touched.\n"}
+    own["tests/test_engine.py"] = TESTS + OWN
+    lab.series(TABLE, fix=own)
+    result, proof = lab.cpu()
+    assert (result.code, proof["outcome"]) == (0, "passed"), result
+    assert proof["upstream"]["base"]["counts"] == {"passed": 2, "failed": 1}
+    assert lab.cpu()[1]["remembered"] is True
+
+
+def test_a_new_test_of_vllm_that_fails_is_new(lab):
     tests = TESTS + "\n\ndef test_broken():\n    assert engine.nothing\n"
     lab.series(
-        TABLE + '\n[before]\ncpu = ["tests/test_other.py"]\n',
+        TABLE + '\n[before]\ncpu = ["tests/test_new.py"]\n',
         before={
             "tests/test_engine.py": tests,
-            "tests/test_other.py": "import vllm.new\n\n\ndef test_new():\n    assert vllm.new\n",
+            "tests/test_new.py": "import vllm.new\n\n\ndef test_new():\n    assert vllm.new\n",
             "vllm/new.py": "",
         },
         fix={"vllm/engine.py": FIXED, "tests/test_engine.py": tests + OWN},
     )
-    # The base does not have the test at all, so that it fails with `before` is new.
     result = lab("--tier", "cpu", "--json", "before")
     assert result.document["patches"][0]["tiers"][0]["outcome"] == "newly-failing"
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vllm_series.errors import EXIT_NO, EXIT_OK, EXIT_SKIPPED
@@ -105,6 +105,18 @@ def newly_failing(before: TestRun, after: TestRun) -> list[Test]:
     failed = {test.node for test in before.bad}
     files = {test.node for test in before.bad if not test.collected}
     return [t for t in after.bad if t.node not in failed and t.node.split("::")[0] not in files]
+
+
+def repeated(run: TestRun, again: TestRun) -> TestRun:
+    """A run after a second try: what passed then counts, and its reason says how it failed first."""
+    passed = {test.node for test in again.named(Outcome.PASSED)}
+    return replace(
+        run,
+        tests=tuple(
+            Test(test.node, Outcome.PASSED, test.seconds, test.reason) if test.node in passed else test
+            for test in run.tests
+        ),
+    )
 
 
 def judge_upstream(before: TestRun, after: TestRun) -> Judgement:

@@ -26,7 +26,7 @@ from vllm_series.prove import Listener, Proof, Prover
 from vllm_series.runner import TIME_LIMIT, Runner
 from vllm_series.store import Store
 from vllm_series.swap import write_file
-from vllm_series.testreport import Test, TestRun
+from vllm_series.testreport import Outcome, Test, TestRun
 from vllm_series.testtable import TestTable, load_tests
 from vllm_series.tiers import SELECTING, Tier, choose
 from vllm_series.trees import Trees
@@ -185,6 +185,9 @@ def _report(out: Output, row: Row, tiers: Sequence[Tier]) -> None:
                 out.warn(f"{what}: left behind and ended: {line}")
             for line in run.foreign:
                 out.warn(f"{what}: {line}")
+        for test in proof.upstream[1].named(Outcome.PASSED) if proof.upstream else ():
+            if test.reason:
+                out.warn(f"{what}: {test.node} failed first and passed in a second try: {test.reason}")
         if verdict.is_no:
             for test in _telling(proof)[:_SHOWN_TESTS]:
                 out.note(f"--- {test.node}")
