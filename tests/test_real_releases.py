@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool on the real releases, with the series of this checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from series_support import files_of, git, run_here
+from vllm_series.bases import parse_bases
+from vllm_series.git import Repository
+from vllm_series.patchfile import read_patch
+from vllm_series.store import Store
+
+ROOT = Path(__file__).resolve().parents[1]
+BASES = parse_bases((ROOT / "patches/base.toml").read_text())
+
+pytestmark = pytest.mark.network
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache, filled if it is not, as a copy that may be written to."""
+    store = Store.default()
+    for base in BASES:
+        store.fetch(base.ref, base)
+    target = tmp_path_factory.mktemp("real") / "cache"
+    target.mkdir()
+    # Git never changes a file in place, so links serve.
+    shutil.copytree(store.repository.git_dir, target / "vllm.git", copy_function=_link)
+    return target
+
+
+@pytest.fixture(scope="module")
+def run(cache):
+    env = {
+        "VLLM_SERIES_CACHE": str(cache),
+        "VLLM_SERIES_DIR": str(ROOT),
+        "VLLM_SERIES_INDEX": "http://127.0.0.1:9/",
+    }
+    return lambda *args: run_here(*args, env=env)
+
+
+def test_commit_ids_are_the_stated_ones(cache):
+    for base in BASES:
+        assert git(cache / "vllm.git", "rev-parse", base.ref) == base.commit
+
+
+def test_nothing_generated_is_in_the_tree(cache):
+    for base in BASES:
+        names = git(cache / "vllm.git", "ls-tree", "-r", "--name-only", base.ref).split("\n")
+        assert "vllm/__init__.py" in names
+        assert not [n for n in names if n == "PKG-INFO" or "egg-info" in n or n == "vllm/_version.py"]
+
+
+def test_the_series_applies_to_every_base(run, tmp_path):
+    result = run("status", "--strict", "--json")
+    assert result.code == 0, result
+    for base in BASES:
+        folder = tmp_path / base.ref
+        applied = run("apply", "--onto", base.ref, "--into", folder, "--json")
+        assert applied.code == 0, applied
+        rows = applied.document["patches"]
+        assert rows
+        repository = Repository.open(folder)
+        for row in rows:
+            name = row["name"]
+            variant = ROOT / "patches" / base.ref / f"{name}.patch"
+            file = variant if variant.exists() and base != BASES[0] else ROOT / "patches" / f"{name}.patch"
+            built = repository.format_patches(f"{row['commit']}^", row["commit"])
+            if not row["offset"]:
+                assert repository.patch_id(built) == repository.patch_id(read_patch(file).raw), name
+        assert git(folder, "status", "--porcelain") == ""
+        again = run("apply", "--onto", base.ref, "--into", folder, "--json")
+        assert again.document["action"] == "unchanged"
+
+
+def test_the_files_are_as_they_should_be(run):
+    before = files_of(ROOT / "patches")
+    assert run("check").code == 0
+    result = run("refresh", "--check")
+    assert result.code == 0, result
+    assert files_of(ROOT / "patches") == before
+
+
+def test_two_clones_and_a_release_give_the_same_tree(run, tmp_path):
+    ids = set()
+    for name in ("one", "two"):
+        assert run("apply", "--into", tmp_path / name).code == 0
+        ids.add(git(tmp_path / name, "rev-parse", "HEAD"))
+    assert len(ids) == 1
