@@ -160,7 +160,9 @@ def _added_line(path: str, content: bytes) -> Iterator[tuple[str, str]]:
     text = content.rstrip(b"\n")
     if _CONFLICT_MARKER.match(content):
         yield "marker", "a conflict marker"
-    if text != text.rstrip():
+    # Two spaces are a line break in Markdown.
+    line_break = path.endswith(".md") and text == text.rstrip() + b"  "
+    if text != text.rstrip() and not line_break:
         yield "whitespace", "white space at the end of the line"
     long = path.endswith(".py") and len(text.decode("utf-8", "replace")) > COLUMNS
     if long and not re.search(rb"https?://|noqa", text):
