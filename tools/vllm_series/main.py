@@ -327,8 +327,15 @@ def prove(
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is known from before.")] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", min=0.1, help="For each phase of a test.")
-    ] = 300.0,
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            min=0.1,
+            help="For each phase of a test. Default: 300, compile 1800.",
+            show_default=False,
+        ),
+    ] = None,
     junit: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),

@@ -2,7 +2,8 @@
 """Run tests and checks on a tree in an environment, and remember what came of them.
 
 A result is bound to the tree's content, the tier, the environment and the tests, so it can be had again
-without running. Only whole runs are remembered: neither stopped ones nor those that left processes.
+without running. Only whole runs are remembered: none that was stopped, had a test beyond its time or left
+processes behind.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from vllm_series.testreport import TestRun, from_document, merge, read_events, r
 from vllm_series.testtable import Selector
 from vllm_series.tiers import Tier
 
-#: Seconds that one phase of a test may take.
-TIME_LIMIT = 300.0
 #: Seconds beyond that until a test which does not answer is ended from outside.
 _GRACE = 15.0
 #: Seconds that collecting may take: it imports torch and vllm, maybe for the first time.
@@ -90,7 +89,7 @@ class Runner:
     Attributes:
         environment: The environment.
         cache: The cache folder.
-        limit: Seconds that one phase of a test may take.
+        limit: Seconds that one phase of a test may take; None for the tier's.
         fresh: Whether to run what is known already.
         keep: Whether to leave the working folder of each run, with its log.
 
@@ -98,7 +97,7 @@ class Runner:
 
     environment: Environment
     cache: Path
-    limit: float = TIME_LIMIT
+    limit: float | None = None
     fresh: bool = False
     keep: bool = False
     _kept: list[Path] = field(default_factory=list)
@@ -173,6 +172,9 @@ class Runner:
         _remember(memory, run)
         return run, False
 
+    def _limit(self, place: Place) -> float:
+        return place.tier.limit if self.limit is None else self.limit
+
     def _key(self, place: Place, what: Sequence[str], extra: str) -> str:
         values = [
             place.tree_id,
@@ -181,7 +183,6 @@ class Runner:
             sorted(place.tier.variables.items()),
             self.environment.digest,
             _support_digest(),
-            self.limit,
             list(what),
             extra,
         ]
@@ -193,7 +194,7 @@ class Runner:
             shutil.copytree(MODELS, work / "cwd")
             (work / "tmp").mkdir()
             _write_metadata(work / "metadata", place.version)
-            watcher = Watcher(work / "report.jsonl", self.limit, progress)
+            watcher = Watcher(work / "report.jsonl", self._limit(place), progress)
             ended = supervise(
                 command,
                 cwd=work / "cwd",
@@ -240,7 +241,7 @@ class Runner:
             "VLLM_SERIES_TREE": str(place.tree),
             "VLLM_SERIES_REPORT": str(work / "report.jsonl"),
             "VLLM_SERIES_FOREIGN": str(work / "foreign.txt"),
-            "VLLM_SERIES_LIMIT": str(self.limit),
+            "VLLM_SERIES_LIMIT": str(self._limit(place)),
             **place.tier.variables,
         }
 
@@ -316,7 +317,8 @@ def _recall(memory: Path) -> TestRun | None:
 
 
 def _remember(memory: Path, run: TestRun) -> None:
-    if not (run.stopped or run.leftovers or run.problem):
+    late = any("time limit: " in test.reason for test in run.bad)  # That says something of this machine.
+    if not (run.stopped or run.leftovers or run.problem or late):
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_file(memory, json.dumps(run.document()).encode())
 

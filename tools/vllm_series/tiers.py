@@ -23,6 +23,7 @@ class Tier:
         variables: Environment variables of its processes.
         selectors: Whether it runs tests that ``tests.toml`` names; the static tier names none.
         upstream: Whether vLLM's own test files are compared between base and patched tree.
+        limit: Seconds that one phase of a test may take.
 
     """
 
@@ -31,6 +32,7 @@ class Tier:
     variables: Mapping[str, str] = field(default_factory=dict)
     selectors: bool = True
     upstream: bool = False
+    limit: float = 300.0
 
 
 #: vLLM has no platform "empty" that a ``VllmConfig()`` could be made on.
@@ -39,8 +41,9 @@ _CPU = {"VLLM_TARGET_DEVICE": "cpu"}
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 #: vLLM takes an empty list for a worker before its start, and leaves Triton on.
 _TRITON_ON = {"CUDA_VISIBLE_DEVICES": ""}
-#: The interpreter calls numpy per program; threads of its own only cost there.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+#: The interpreter calls numpy per program, and numpy's threads only cost there. A test that compiles does so
+#: in a process of its own, which it tells to, so both tiers are alike to pytest and share its fixtures.
+_KERNELS = {**_CPU, **_TRITON_ON, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 TIERS = (
     Tier(
@@ -50,12 +53,8 @@ TIERS = (
         selectors=False,
     ),
     Tier("cpu", "vLLM's tests in pure Python", {**_CPU, **_NO_GPU}, upstream=True),
-    Tier(
-        "interpret",
-        "GPU kernels in Triton's interpreter",
-        {**_CPU, **_TRITON_ON, **_ONE_THREAD, "TRITON_INTERPRET": "1"},
-    ),
-    Tier("compile", "GPU kernels compiled ahead of time", {**_CPU, **_TRITON_ON, **_ONE_THREAD}),
+    Tier("interpret", "GPU kernels in Triton's interpreter", _KERNELS),
+    Tier("compile", "GPU kernels compiled ahead of time", _KERNELS, limit=1800.0),
 )
 
 #: The tiers that ``tests.toml`` may name.

@@ -23,7 +23,7 @@ from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.proof import Judgement, Verdict, demanded, exit_code
 from vllm_series.prove import Listener, Proof, Prover
-from vllm_series.runner import TIME_LIMIT, Runner
+from vllm_series.runner import Runner
 from vllm_series.store import Store
 from vllm_series.swap import write_file
 from vllm_series.testreport import Outcome, Test, TestRun
@@ -51,7 +51,7 @@ class TestOptions:
     each: bool = False
     prefix: bool = False
     fresh: bool = False
-    time_limit: float = TIME_LIMIT
+    time_limit: float | None = None
     junit: Path | None = None
     index: str = ""
 
