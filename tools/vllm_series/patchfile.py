@@ -11,9 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.errors import HeaderParseError
-from email.header import decode_header, make_header
-from email.utils import mktime_tz, parsedate_tz
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +32,11 @@ _DIFFSTAT = re.compile(
     r" .* \| +(\d+( \+*-*)?|Bin.*) *| \d+ files? changed.*| (create|delete) mode \d+ .*"
     r"| mode change \d+ => \d+ .*| (rename|copy) .* \(\d+%\)"
 )
+#: A date as git writes it.
+_GIT_DATE = re.compile(
+    r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 #: Lines at which ``git am`` would end a message.
 MESSAGE_ENDS = ("---", "diff -", "Index: ")
 
@@ -227,6 +230,10 @@ def _decode(value: str) -> str:
     joined = re.sub(r"\n[ \t]", " ", value)
     if "=?" not in joined:
         return joined.strip()
+    # Imported where they are needed: the e-mail package takes longer to load than a patch to read.
+    from email.errors import HeaderParseError
+    from email.header import decode_header, make_header
+
     try:
         return str(make_header(decode_header(re.sub(r"\?=\s+=\?", "?==?", joined)))).strip()
     except (HeaderParseError, UnicodeError, LookupError):
@@ -235,15 +242,39 @@ def _decode(value: str) -> str:
 
 def _author(headers: dict[str, str], corrupt: Callable[[str], CorruptPatchError]) -> Ident:
     match = _AUTHOR.fullmatch(_decode(headers["from"]))
-    date = parsedate_tz(headers["date"])
-    if match is None or date is None:
+    when = _date(headers["date"])
+    if match is None or when is None:
         raise corrupt("its author or date cannot be read")
     name = match[1]
     if len(name) > 1 and name[0] == name[-1] == '"':
         name = re.sub(r"\\(.)", r"\1", name[1:-1])
-    offset = date[9] or 0
+    return Ident(name, match[2], *when)
+
+
+def _date(value: str) -> tuple[int, str] | None:
+    """Seconds since the epoch and the zone (``+0200``) of a mail date; None if it cannot be read."""
+    match = _GIT_DATE.fullmatch(value.strip())
+    if match is None or match[2] not in _MONTHS:
+        return _foreign_date(value)
+    day, year, hour, minute, second = (int(match[i]) for i in (1, 3, 4, 5, 6))
+    try:
+        days = date(year, _MONTHS.index(match[2]) + 1, day).toordinal() - date(1970, 1, 1).toordinal()
+    except ValueError:
+        return None
+    offset = int(match[8]) * 3600 + int(match[9]) * 60
+    seconds = days * 86400 + hour * 3600 + minute * 60 + second
+    return seconds - (offset if match[7] == "+" else -offset), match[7] + match[8] + match[9]
+
+
+def _foreign_date(value: str) -> tuple[int, str] | None:
+    from email.utils import mktime_tz, parsedate_tz
+
+    fields = parsedate_tz(value)
+    if fields is None:
+        return None
+    offset = fields[9] or 0
     zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}{abs(offset) % 3600 // 60:02d}"
-    return Ident(name, match[2], mktime_tz(date), zone)
+    return mktime_tz(fields), zone
 
 
 def split_mailbox(data: bytes) -> list[bytes]:

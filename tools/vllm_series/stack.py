@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,6 +207,8 @@ def _merge(before: bytes, change: FileChange, ancestors: Ancestors) -> bytes | N
     theirs, landings = place(base, change.hunks)
     if None in landings:
         return None
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="vllm-series-merge-") as folder:
         return git.merge_file(before, base, theirs, Path(folder))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
@@ -101,6 +100,8 @@ def swap_directory(path: Path, staging: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Exchange two paths atomically (Linux ``renameat2``); False if the system cannot."""
+    import ctypes
+
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
