@@ -3,7 +3,7 @@
 
 ::
 
-    VLLM_TREE=<tree> PYTHONPATH=tests:<tree> … python -m kernels.upstream_tests [--capability 8.6] [pytest args]
+    VLLM_TREE=<tree> PYTHONPATH=tests:<tree> … python -m kernels.upstream_tests [--capability 8.6] [ARG...]
 
 with the environment of ``conftest.py``; the arguments are node ids inside the tree. The
 tests run unchanged: this process claims to be CUDA, and a torch function mode sends what
