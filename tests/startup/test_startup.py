@@ -78,6 +78,7 @@ Start = Callable[[Case], tuple[Rank, ...]]
 @pytest.fixture(scope="session", autouse=True)
 def tree() -> Path:
     """The vLLM tree under test, which must be the one that was imported."""
+    assert "VLLM_TREE" in os.environ, "set VLLM_TREE and PYTHONPATH to the vLLM tree under test"
     root = Path(os.environ["VLLM_TREE"]).resolve()
     assert Path(vllm.__file__).resolve().is_relative_to(root), f"{vllm.__file__} is not in {root}"
     return root
