@@ -397,7 +397,7 @@ class Repository:
         wanted = list(dict.fromkeys(oids))
         if not wanted:
             return {}
-        result = self.execute("cat-file", "--batch", data="".join(f"{o}\n" for o in wanted).encode())
+        result = self.execute("cat-file", "--batch", "--buffer", data="".join(f"{o}\n" for o in wanted).encode())
         if result.returncode != 0:
             raise EnvironmentFaultError(
                 f"objects are missing in {self.where}: {_message(result.stderr)}",
