@@ -369,8 +369,12 @@ class Repository:
         return found
 
     def entries(self, commit: str, paths: Sequence[str]) -> dict[str, TreeEntry]:
-        """What ``commit`` holds at ``paths``; a path that is not there is left out."""
+        """What ``commit`` holds at ``paths``; a path that is not there is left out.
+
+        So is a folder of which something inside is asked for too: git lists what it holds instead.
+        """
         found: dict[str, TreeEntry] = {}
+        wanted = set(paths)
         for start in range(0, len(paths), 1000):
             chunk = [path_bytes(path) for path in paths[start : start + 1000]]
             out = self.run("ls-tree", "-z", "--full-tree", commit, "--", *chunk)
@@ -378,7 +382,8 @@ class Repository:
                 if row:
                     meta, _, path = row.partition(b"\t")
                     mode, kind, oid = meta.decode().split(" ")
-                    found[path_text(path)] = TreeEntry(mode, kind, oid)
+                    if path_text(path) in wanted:
+                        found[path_text(path)] = TreeEntry(mode, kind, oid)
         return found
 
     def all_entries(self, commit: str, below: str = "") -> dict[str, TreeEntry]:
