@@ -402,7 +402,8 @@ class Repository:
         wanted = list(dict.fromkeys(oids))
         if not wanted:
             return {}
-        result = self.execute("cat-file", "--batch", "--buffer", data="".join(f"{o}\n" for o in wanted).encode())
+        lines = "".join(f"{oid}\n" for oid in wanted)
+        result = self.execute("cat-file", "--batch", "--buffer", data=lines.encode())
         if result.returncode != 0:
             raise EnvironmentFaultError(
                 f"objects are missing in {self.where}: {_message(result.stderr)}",
