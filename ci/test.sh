@@ -35,9 +35,9 @@ python -m pytest -q tests
 step "environment for the patches' tests"
 vllm-series env create
 
-for base in $BASES; do
-    step "the patches' tests on $base, with and without each patch"
-    vllm-series test --all --onto "$base"
-done
+step "the patches' tests on $BASES, with and without each patch"
+onto=()
+for base in $BASES; do onto+=(--onto "$base"); done
+vllm-series test "${onto[@]}"
 
 step "done"

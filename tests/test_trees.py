@@ -4,6 +4,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,22 @@ def test_the_least_recently_used_go_first(trees, ids):
     assert sorted(path.name for path in trees.folder.iterdir()) == [changed, f"{changed}.index"]
     trees.prune(keep=[changed], limit=0)
     assert (trees.folder / changed).is_dir()
+
+
+def test_a_damaged_folder_is_made_anew_when_nobody_uses_it(trees, ids):
+    base, changed = ids
+    order = []
+
+    def again():
+        with trees.use(changed, base) as place:
+            order.append((place / "vllm/scheduler.py").read_text() != "oops\n")
+
+    other = threading.Thread(target=again)
+    with trees.use(changed, base) as place, trees.use(changed, base):
+        (place / "vllm/scheduler.py").write_text("oops\n")
+        other.start()
+        time.sleep(0.3)
+        assert (place / "vllm/scheduler.py").read_text() == "oops\n"
+        order.append("left")
+    other.join(30)
+    assert order == ["left", True]

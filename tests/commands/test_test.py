@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from series_support import commit, digest, git, message, run_here, sdist
+from series_support import clean_env, commit, digest, git, message, run_here, sdist
 
 ENGINE = "# SPDX-License-Identifier: Apache-2.0\n\n\ndef answer():\n    return 41\n"
 FIXED = ENGINE.replace("41", "42")
@@ -294,7 +297,7 @@ def test_a_test_of_vllm_that_fails_before_and_after_is_no_new_one(lab):
     lab.series(TABLE, fix=own)
     result, proof = lab.cpu()
     assert (result.code, proof["outcome"]) == (0, "passed"), result
-    assert proof["upstream"]["base"]["counts"] == {"passed": 2, "failed": 1}
+    assert proof["upstream"]["base"]["counts"] == {"failed": 1}  # Of that file alone.
     assert lab.cpu()[1]["remembered"] is True
 
 
@@ -483,6 +486,161 @@ def test_a_base_that_does_not_need_the_patch(lab):
     assert (result.code, proof["outcome"]) == (0, "not-needed")
 
 
+# -- several runs at a time --------------------------------------------------------------------------------
+
+MEET = """# SPDX-License-Identifier: Apache-2.0
+import os
+import pathlib
+import time
+
+from vllm import {module}
+
+
+def test_meet():
+    assert {module}.{function}() == {value}
+    seen = pathlib.Path({seen!r})
+    place = f"{{os.getpid()}} {{os.getsid(0)}} {{os.getcwd()}} {{os.environ['TMPDIR']}}"
+    (seen / "{module}").write_text(place)
+    end = time.monotonic() + {wait}
+    while len(list(seen.iterdir())) < {many} and time.monotonic() < end:
+        time.sleep(0.02)
+    assert len(list(seen.iterdir())) == {many}
+"""
+PAIR_TABLE = (
+    '[fix]\ncpu = ["tests/test_a.py"]\nupstream = []\n\n[last]\ncpu = ["tests/test_b.py"]\nupstream = []\n'
+)
+
+
+def meeting(lab, many=2, wait=60.0):
+    """Two patches whose tests wait until ``many`` of them are at work."""
+    seen = lab.root / "seen"
+    seen.mkdir()
+    values = {"seen": str(seen), "wait": wait, "many": many}
+    fix = MEET.format(module="engine", function="answer", value=42, **values)
+    last = MEET.format(module="other", function="other", value=2, **values)
+    lab.series(
+        PAIR_TABLE,
+        fix={"vllm/engine.py": FIXED, "tests/test_a.py": fix},
+        last={"vllm/other.py": "def other():\n    return 2\n", "tests/test_b.py": last},
+    )
+    return seen
+
+
+def test_runs_go_on_at_the_same_time_each_in_a_place_of_its_own(lab):
+    seen = meeting(lab)
+    # The controls end at once, so whatever else comes in between, two workers are enough.
+    result = lab("--tier", "cpu", "--jobs", "2")
+    assert result.code == 0, result
+    rows = [path.read_text().split() for path in seen.iterdir()]
+    assert all(len(set(column)) == 2 for column in zip(*rows, strict=True)), rows
+
+
+def test_one_run_at_a_time(lab):
+    meeting(lab, wait=0.1)
+    result = lab("--tier", "cpu", "--jobs", "1", "--json")
+    rows = result.document["patches"]
+    assert [row["tiers"][0]["outcome"] for row in rows] == ["failed", "passed"]
+
+
+def test_the_order_of_the_output_is_that_of_the_series(lab):
+    slow = {
+        "vllm/engine.py": FIXED,
+        "tests/test_slow.py": "import time\n\n\ndef test_slow():\n    time.sleep(2)\n    assert 0\n",
+    }
+    quick = {"README.md": "# vLLM!\n", "tests/test_quick.py": "def test_quick():\n    assert 0\n"}
+    table = '[slow]\ncpu = ["tests/test_slow.py"]\n\n[quick]\ncpu = ["tests/test_quick.py"]\n'
+    lab.series(table, slow=slow, quick=quick)
+    result = lab("--tier", "cpu", "--jobs", "4", "--json")
+    assert result.code == 1
+    assert [row["name"] for row in result.document["patches"]] == ["slow", "quick"]
+    assert result.err.index("slow on v0.33.0, cpu: failed") < result.err.index(
+        "quick on v0.33.0, cpu: failed"
+    )
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The last words of every command that is run, relative to the tree."""
+    from vllm_series import runner
+
+    found = []
+    real = runner.supervise
+
+    def supervise(command, **values):
+        found.append([word.partition("trees/")[2].partition("/")[2] or word for word in command])
+        return real(command, **values)
+
+    monkeypatch.setattr(runner, "supervise", supervise)
+    return found
+
+
+def test_a_file_of_vllm_is_run_once_for_all_patches_in_the_tree(lab, commands):
+    more = TESTS + OWN + "\n\ndef test_more():\n    assert engine.answer() == 42\n"
+    lab.series(TABLE, fix=GOOD, more={"vllm/other.py": "X = 1\n", "tests/test_engine.py": more})
+    result = lab("--tier", "cpu", "--json")
+    rows = result.document["patches"]
+    assert [row["tiers"][0]["upstream"]["patched"]["counts"] for row in rows] == [{"passed": 4}] * 2
+    assert [words[-1] for words in commands].count("tests/test_engine.py") == 1
+
+
+def test_a_file_that_proves_and_is_touched_is_run_once(lab, commands):
+    lab.series(
+        OWN_TABLE.replace("::test_answer", ""),
+        fix=own_test("    assert engine.answer() == 42\n", "from vllm import engine\n"),
+    )
+    assert lab("--tier", "cpu").code == 0
+    assert len(commands) == 2  # One of them is the control.
+
+
+def test_the_static_tier_looks_at_a_tree_once(lab, commands):
+    chain = {**CHAIN, "last": {"vllm/other.py": "x = [1,2]\n"}}
+    lab.series("", **chain)
+    result = lab("--tier", "static", "--json")
+    rows = {row["name"]: row["tiers"][0] for row in result.document["patches"]}
+    assert {name: row["outcome"] for name, row in rows.items()} == {
+        "fix": "passed", "more": "passed", "last": "failed",
+    }  # fmt: skip
+    nodes = [test["node"] for test in rows["fix"]["patched"]["tests"]]
+    assert "import vllm.engine" in nodes
+    assert not any("other" in node for node in nodes)
+    assert len([words for words in commands if "vllm_series_import" in words]) == 2  # The base is one more.
+
+
+def test_a_module_that_ends_python_fails(lab):
+    lab.series("", fix={"vllm/other.py": "import os\n\nos._exit(0)\n"})
+    result = lab("--tier", "static")
+    assert result.code == 1
+    assert "died (exit status 0)" in result.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_run(lab, number):
+    seen = meeting(lab, many=3, wait=300)
+    env = {
+        **clean_env(),
+        "VLLM_SERIES_CACHE": str(lab.cache),
+        "VLLM_SERIES_DIR": str(lab.project),
+        "VLLM_SERIES_ENV": sys.prefix,
+        "TMPDIR": str(lab.root),
+    }
+    command = [sys.executable, "-m", "vllm_series", "test", "--tier", "cpu", "--jobs", "4"]
+    process = subprocess.Popen(command, cwd=lab.root, env=env, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while len([path for path in seen.iterdir() if path.read_text()]) < 2:
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    for path in seen.iterdir():
+        assert not Path("/proc", path.read_text().split()[0]).exists()
+    assert not list(lab.root.glob("vllm-series-test-*"))
+    # Only the controls had ended, and only those are known.
+    assert len(list(lab.cache.glob("results/*"))) <= 2
+
+
 # -- evidence, JUnit, arguments ----------------------------------------------------------------------------
 
 
@@ -535,6 +693,7 @@ def test_kept_folders_hold_the_log(lab, tmp_path):
         (["--each", "--prefix"], 2, "exclude each other"),
         (["--all", "--onto", "v0.33.0"], 2, "exclude each other"),
         (["nothing"], 2, "no patch nothing"),
+        (["--jobs", "0"], 2, "jobs"),
     ],
 )
 def test_arguments_that_cannot_be_meant(lab, args, code, said):

@@ -40,6 +40,7 @@ class Composition:
         base_tree: Tree id of the base.
         tree: Tree id with the patch.
         control_tree: Tree id of the control.
+        stack_files: Every file that the patches in the tree change, sorted.
 
     """
 
@@ -50,6 +51,7 @@ class Composition:
     base_tree: str
     tree: str
     control_tree: str
+    stack_files: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -102,6 +104,7 @@ def compose(project: Project, target: Target, name: str, mode: Mode) -> Composit
         base_tree=target.repository.trees([target.commit])[0],
         tree=write_tree(target, around),
         control_tree=write_tree(target, control),
+        stack_files=tuple(sorted({path for a in around for path in a.changes})),
     )
 
 

@@ -336,6 +336,17 @@ def prove(
             show_default=False,
         ),
     ] = None,
+    jobs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Runs at the same time. Default: one per CPU that may be used.",
+            show_default=False,
+        ),
+    ] = None,
     junit: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
@@ -363,6 +374,7 @@ def prove(
         prefix=prefix,
         fresh=fresh,
         time_limit=time_limit,
+        jobs=jobs,
         junit=junit,
         index=index,
     )

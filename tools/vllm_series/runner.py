@@ -4,6 +4,10 @@
 A result is bound to the tree's content, the tier, the environment and the tests, so it can be had again
 without running. Only whole runs are remembered: none that was stopped, had a test beyond its time or left
 processes behind.
+
+Runs go on at the same time. Each has a session, a working folder, a home of caches and a report of its own.
+They share the tree, which they must not write to, and what vLLM and Triton remember, which these write in
+one step. What two patches ask for is run once.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from vllm_series.environment import FILES, MODELS, PYTHON_PATH, Environment
 from vllm_series.errors import UsageError
@@ -27,6 +33,8 @@ from vllm_series.swap import write_file
 from vllm_series.testreport import TestRun, from_document, merge, read_events, read_tests
 from vllm_series.testtable import Selector
 from vllm_series.tiers import Tier
+from vllm_series.trees import Trees
+from vllm_series.workers import Workers
 
 #: Seconds beyond that until a test which does not answer is ended from outside.
 _GRACE = 15.0
@@ -37,7 +45,7 @@ _DROPPED = ("VLLM_", "PYTEST_", "PYTHON", "TRITON_", "TORCH_", "CUDA_", "HF_", "
 #: A test run's seed of hashes, so that the order of sets does not change from run to run.
 _HASH_SEED = "0"
 
-#: Hears of every test that begins: node id, number, how many there are.
+#: Hears of the begin of a run (an empty text), and of every test: node id, number, how many there are.
 Progress = Callable[[str, int, int], None]
 
 
@@ -46,19 +54,26 @@ class Place:
     """Where something is run.
 
     Attributes:
-        tree: Folder of the tree.
-        tree_id: Its id, which stands for its content.
+        trees: The folders of trees.
+        tree_id: The tree's id, which stands for its content.
+        base: Id of a tree that differs little.
         tier: The tier.
         project: This project's folder, for its own tests.
         version: vLLM's version.
 
     """
 
-    tree: Path
+    trees: Trees
     tree_id: str
+    base: str
     tier: Tier
     project: Path
     version: str
+
+    @property
+    def tree(self) -> Path:
+        """The tree's folder, made when it is used."""
+        return self.trees.folder / self.tree_id
 
     @property
     def vllm_cache(self) -> Path:
@@ -82,6 +97,34 @@ class Answer:
     remembered: bool
 
 
+def merged(answers: Sequence[Answer]) -> tuple[TestRun, bool]:
+    """The results of several requests as one run, and whether nothing had to be run."""
+    return merge([answer.run for answer in answers]), all(answer.remembered for answer in answers)
+
+
+#: A run, and whether it was known.
+_Known = tuple[TestRun, bool]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that is being worked on: one pytest run for each part."""
+
+    parts: tuple[tuple[Sequence[Selector], Future[_Known]], ...]
+
+    def answer(self) -> Answer:
+        """Wait for the result."""
+        runs: list[TestRun] = []
+        by_selector: dict[Selector, TestRun] = {}
+        remembered = True
+        for selectors, future in self.parts:
+            run, known = future.result()
+            remembered &= known
+            runs.append(run)
+            by_selector.update(covering(run, selectors))
+        return Answer(merge(runs), by_selector, remembered)
+
+
 @dataclass(frozen=True)
 class Runner:
     """Runs requests in one environment.
@@ -89,6 +132,7 @@ class Runner:
     Attributes:
         environment: The environment.
         cache: The cache folder.
+        workers: Who waits for the runs.
         limit: Seconds that one phase of a test may take; None for the tier's.
         fresh: Whether to run what is known already.
         keep: Whether to leave the working folder of each run, with its log.
@@ -97,15 +141,18 @@ class Runner:
 
     environment: Environment
     cache: Path
+    workers: Workers
     limit: float | None = None
     fresh: bool = False
     keep: bool = False
     _kept: list[Path] = field(default_factory=list)
+    _begun: dict[tuple[str, bool], Future[_Known]] = field(default_factory=dict)
+    _beginning: Lock = field(default_factory=Lock)
 
     @property
     def kept(self) -> tuple[Path, ...]:
         """The working folders that were left."""
-        return tuple(self._kept)
+        return tuple(sorted(self._kept))
 
     def tests(
         self,
@@ -114,7 +161,8 @@ class Runner:
         progress: Progress,
         *,
         good: Callable[[TestRun], bool],
-    ) -> Answer:
+        again: bool = False,
+    ) -> Request:
         """Run tests.
 
         Args:
@@ -122,18 +170,17 @@ class Runner:
             selectors: The tests.
             progress: Hears of every test that begins.
             good: Whether a result is what one hopes for. A remembered one that is not is run again.
+            again: Whether it is a second try, which the first one's result is no answer to.
 
         Returns:
-            The result. Each pytest run of it is remembered on its own.
+            What gives the result. Each pytest run of it is remembered on its own.
 
         Raises:
             UsageError: A test file does not exist.
 
         """
         _require_files(place, selectors)
-        runs: list[TestRun] = []
-        by_selector: dict[Selector, TestRun] = {}
-        remembered = True
+        parts = []
         for part in _parts(selectors):
             texts = sorted(selector.text for selector in part)
             own = _folder_digest(place.project / "tests") if part[0].project else ""
@@ -141,36 +188,50 @@ class Runner:
             def run_part(part: Sequence[Selector] = part) -> TestRun:
                 return self._supervise(place, self._command(place, part), progress)
 
-            run, known = self._recall_or(self._key(place, texts, own), good, run_part)
-            remembered &= known
-            runs.append(run)
-            by_selector.update(covering(run, part))
-        return Answer(merge(runs), by_selector, remembered)
+            parts.append((part, self._begin(self._key(place, texts, own), good, run_part, again)))
+        return Request(tuple(parts))
 
-    def static(self, place: Place, paths: Sequence[str], *, good: Callable[[TestRun], bool]) -> Answer:
+    def static(
+        self, place: Place, paths: Sequence[str], progress: Progress, *, good: Callable[[TestRun], bool]
+    ) -> Request:
         """Byte-compile, import and lint Python files of a tree; every step is a test of the result."""
-        there = [path for path in sorted(paths) if (place.tree / path).is_file()]
+        there = sorted(place.trees.repository.entries(place.tree_id, paths))
         ruff = find_ruff(self.environment.interpreter)
         command = [str(self.environment.interpreter), "-m", "vllm_series_import", *there]
 
         def run_steps() -> TestRun:
-            imported = self._supervise(place, command, lambda *_: None)
-            return merge([imported, TestRun(tuple(lint(ruff, place.tree, there)))])
+            imported = self._supervise(place, command, progress)
+            with place.trees.use(place.tree_id, place.base) as tree:
+                return merge([imported, TestRun(tuple(lint(ruff, tree, there)))])
 
         key = self._key(place, there, f"{ruff.stat().st_size} {ruff.stat().st_mtime_ns}")
-        run, known = self._recall_or(key, good, run_steps)
-        return Answer(run, {}, known)
+        return Request((((), self._begin(key, good, run_steps)),))
 
-    def _recall_or(
-        self, key: str, good: Callable[[TestRun], bool], produce: Callable[[], TestRun]
-    ) -> tuple[TestRun, bool]:
+    def _begin(
+        self,
+        key: str,
+        good: Callable[[TestRun], bool],
+        produce: Callable[[], TestRun],
+        again: bool = False,
+    ) -> Future[_Known]:
         memory = self.cache / "results" / f"{key}.json"
-        known = None if self.fresh else _recall(memory)
-        if known is not None and good(known):
-            return known, True
-        run = produce()
-        _remember(memory, run)
-        return run, False
+
+        def work() -> _Known:
+            self.workers.check()
+            run = produce()
+            _remember(memory, run)
+            return run, False
+
+        with self._beginning:
+            future = self._begun.get((key, again))
+            if future is None:
+                known = None if self.fresh else _recall(memory)
+                if known is not None and good(known):
+                    future = Future()
+                    future.set_result((known, True))
+                    return future  # For another request it may be no good.
+                self._begun[key, again] = future = self.workers.submit(work)
+            return future
 
     def _limit(self, place: Place) -> float:
         return place.tier.limit if self.limit is None else self.limit
@@ -194,14 +255,21 @@ class Runner:
             shutil.copytree(MODELS, work / "cwd")
             (work / "tmp").mkdir()
             _write_metadata(work / "metadata", place.version)
-            watcher = Watcher(work / "report.jsonl", self._limit(place), progress)
-            ended = supervise(
-                command,
-                cwd=work / "cwd",
-                env=self._variables(place, work),
-                log=work / "log.txt",
-                watch=watcher.look,
-            )
+            with place.trees.use(place.tree_id, place.base):
+                progress("", 0, 0)
+                watcher = Watcher(work / "report.jsonl", self._limit(place), progress)
+
+                def watch() -> str:
+                    self.workers.check()
+                    return watcher.look()
+
+                ended = supervise(
+                    command,
+                    cwd=work / "cwd",
+                    env=self._variables(place, work),
+                    log=work / "log.txt",
+                    watch=watch,
+                )
             watcher.look()
             run = _result(ended, watcher.events, work)
             named = {self.environment.folder: "ENV/", work: "WORK/", place.project: "PROJECT/"}
@@ -333,9 +401,11 @@ def _parts(selectors: Sequence[Selector]) -> list[list[Selector]]:
 
 
 def _require_files(place: Place, selectors: Sequence[Selector]) -> None:
+    files = [selector.file for selector in selectors if not selector.project]
+    there = place.trees.repository.entries(place.tree_id, files)
     for selector in selectors:
-        root = place.project if selector.project else place.tree
-        if not (root / selector.file).exists():
+        known = (place.project / selector.file).exists() if selector.project else selector.file in there
+        if not known:
             where = "this project" if selector.project else "the tree"
             raise UsageError(
                 f"tests.toml names {selector.text}, and {where} has no {selector.file}",

@@ -11,8 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
 
 from vllm_series.errors import EnvironmentFaultError
 from vllm_series.testreport import Outcome, Test
@@ -37,6 +37,16 @@ def find_ruff(interpreter: Path) -> Path:
             "ruff is not installed", hint="vLLM's hooks name ruff 0.14.0: pip install ruff==0.14.0"
         )
     return Path(found)
+
+
+def about(tests: Iterable[Test], paths: Iterable[str]) -> tuple[Test, ...]:
+    """The steps that were about some of the files."""
+    names = set()
+    for path in paths:
+        parts = PurePosixPath(path).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        names |= {f"compile {path}", f"import {module}", f"ruff check {path}", f"ruff format {path}"}
+    return tuple(test for test in tests if test.node.split(": ")[0] in names)
 
 
 def lint(ruff: Path, tree: Path, paths: Sequence[str]) -> list[Test]:

@@ -39,7 +39,7 @@ def write_file(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK
         temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
@@ -48,10 +48,14 @@ def write_file(path: Path, content: bytes) -> None:
         raise EnvironmentFaultError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     value = os.umask(0)
     os.umask(value)
     return value
+
+
+#: Reading it sets it, which no thread may do under another.
+_UMASK = _read_umask()
 
 
 def _retired(path: Path) -> Path:

@@ -7,7 +7,7 @@ they hold the size and time of a source that is the very same file. So the base 
 tree imports as fast as an old one.
 
 A test may write into its tree. So a folder is compared with its tree each time before it is used, and made
-anew if a file differs.
+anew if a file differs, as soon as nobody uses it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Condition
 
 from vllm_series.errors import EnvironmentFaultError
 from vllm_series.git import Repository, path_bytes
@@ -42,6 +45,27 @@ class Trees:
     folder: Path
     repository: Repository
     compiler: Path | None = None
+    _changed: Condition = field(default_factory=Condition, repr=False, compare=False)
+    _users: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
+
+    @contextmanager
+    def use(self, tree: str, base: str | None = None) -> Iterator[Path]:
+        """The folder from :meth:`get` for the body of a ``with``; threads may share it, one makes it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_get(tree, base))
+            place = self.get(tree, base)
+            self._users[tree] += 1
+        try:
+            yield place
+        finally:
+            with self._changed:
+                self._users[tree] -= 1
+                self._changed.notify_all()
+
+    def _may_get(self, tree: str, base: str | None) -> bool:
+        """Whether no folder that is in use would be made anew."""
+        wanted = [tree] if base in (None, tree) or self.is_intact(tree) else [tree, str(base)]
+        return not any(self._users[name] and not self.is_intact(name) for name in wanted)
 
     def get(self, tree: str, base: str | None = None) -> Path:
         """A folder with exactly the files of ``tree`` (and compiled ones).
@@ -91,7 +115,7 @@ class Trees:
     def _compile(self, place: Path) -> None:
         if self.compiler is not None and (place / "vllm").is_dir():
             # Only speed depends on it, and some files of vLLM's are templates that do not compile.
-            command = [str(self.compiler), "-I", "-m", "compileall", "-qq", str(place / "vllm")]
+            command = [str(self.compiler), "-I", "-m", "compileall", "-qq", "-j0", str(place / "vllm")]
             subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
 
     def _index(self, tree: str) -> Path:

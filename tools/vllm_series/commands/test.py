@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from vllm_series.testreport import Outcome, Test, TestRun
 from vllm_series.testtable import TestTable, load_tests
 from vllm_series.tiers import SELECTING, Tier, choose
 from vllm_series.trees import Trees
+from vllm_series.workers import Workers, usable_cpus
 
 #: Failed tests whose text is shown, and lines of each.
 _SHOWN_TESTS = 3
@@ -52,6 +54,7 @@ class TestOptions:
     prefix: bool = False
     fresh: bool = False
     time_limit: float | None = None
+    jobs: int | None = None
     junit: Path | None = None
     index: str = ""
 
@@ -91,13 +94,22 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
     environment = provide(out, store.folder)
     with locked(store.folder / "test.lock", f"the test cache {store.folder}"), _live(out) as live:
         trees = Trees(store.folder / "trees", store.repository, environment.interpreter)
-        runner = Runner(environment, store.folder, options.time_limit, options.fresh, options.keep)
-        rows = []
-        for ref, target in targets:
-            for name in names:
-                row = _row(live, project, trees, runner, table, tiers, mode, ref, target, name)
-                rows.append(row)
-                _report(out, row, tiers)
+        jobs = options.jobs or usable_cpus()
+        many = len(targets) * len(names) * len(tiers)
+        # A proof waits for its runs in a thread that takes no worker from them.
+        with ThreadPoolExecutor(max(many, 1)) as waiting, Workers(jobs) as workers:
+            runner = Runner(
+                environment, store.folder, workers, options.time_limit, options.fresh, options.keep
+            )
+            begun = [
+                _begin(live, project, trees, runner, waiting, table, tiers, mode, ref, target, name)
+                for ref, target in targets
+                for name in names
+            ]
+            rows = []
+            for finish in begun:
+                rows.append(finish())
+                _report(out, rows[-1], tiers)
         trees.prune(keep=[row.composition.base_tree for row in rows if row.composition])
     if options.record:
         for row in rows:
@@ -114,29 +126,33 @@ def _target(out: Output, project: Project, store: Store, ref: str, index: str) -
     return Target.of(project, store.repository, bring(out, project, store, ref, index).commit)
 
 
-def _row(
+def _begin(
     live: _Live,
     project: Project,
     trees: Trees,
     runner: Runner,
+    waiting: ThreadPoolExecutor,
     table: TestTable,
     tiers: Sequence[Tier],
     mode: Mode,
     ref: str,
     target: Target,
     name: str,
-) -> Row:
+) -> Callable[[], Row]:
+    """Begin the proofs of one patch on one base; returns what waits for them."""
     composition = compose(project, target, name, mode)
     version = (target.release or "v0").removeprefix("v")
-    proofs = []
+    if composition is None:
+        reason = f"{ref} does not need it; see: vllm-series status --onto {ref}"
+        unneeded = Judgement(Verdict.NOT_NEEDED, reason)
+        proofs = tuple(Proof(tier.name, unneeded) for tier in tiers)
+        return lambda: Row(ref, target, name, None, proofs)
+    futures = []
     for tier in tiers:
-        if composition is None:
-            reason = f"{ref} does not need it; see: vllm-series status --onto {ref}"
-            proofs.append(Proof(tier.name, Judgement(Verdict.NOT_NEEDED, reason)))
-            continue
         prover = Prover(project, trees, runner, live.listener(f"{name} on {ref}, {tier.name}"), version)
-        proofs.append(prover.prove(composition, tier, table.of(name, target.serving.ref)))
-    return Row(ref, target, name, composition, tuple(proofs))
+        proof = prover.begin(composition, tier, table.of(name, target.serving.ref))
+        futures.append(waiting.submit(proof))
+    return lambda: Row(ref, target, name, composition, tuple(future.result() for future in futures))
 
 
 @dataclass
