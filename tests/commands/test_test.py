@@ -678,9 +678,10 @@ def test_junit(lab):
     assert {case.get("name") for case in suite} == {"proof", "tests/test_engine.py::test_answer"}
 
 
-def test_kept_folders_hold_the_log(lab, tmp_path):
+def test_kept_folders_hold_the_log(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     lab.series(TABLE, fix=GOOD)
-    result = lab("--tier", "cpu", "--keep", TMPDIR=str(tmp_path))
+    result = lab("--tier", "cpu", "--keep")
     folders = [line.split(" ", 1)[1] for line in result.err.splitlines() if line.startswith("kept ")]
     assert len(folders) == 3
     assert "1 passed" in "".join((Path(folder) / "log.txt").read_text() for folder in folders)
