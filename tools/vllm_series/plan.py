@@ -102,7 +102,11 @@ def make_plan(
     source = CommitSource(target.repository, target.commit)
     source.load(path for patch in everything for path in patch.paths)
     snapshot = Snapshot(source)
-    implied = _implied(snapshot, everything, wanted, project.series.names) if names is not None else {}
+    implied: dict[str, str] = {}
+    if names is not None:
+        # What the commit has already would not apply again, and is no prerequisite of anything.
+        missing = [patch for patch in everything if patch.name not in present]
+        implied = _implied(snapshot, missing, wanted, project.series.names)
     chosen = [p for p in everything if p.name in wanted or p.name in implied]
     skipped = [
         Skipped(name, "retired", f"no file of it serves {target.serving.ref}: that release has it")
