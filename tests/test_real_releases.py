@@ -82,6 +82,12 @@ def test_the_series_applies_to_every_base(run, tmp_path):
         assert git(folder, "status", "--porcelain") == ""
         again = run("apply", "--onto", base.ref, "--into", folder, "--json")
         assert again.document["action"] == "unchanged"
+        tip, last = git(folder, "rev-parse", "HEAD"), rows[-1]["name"]
+        assert run("unapply", last, "--vllm", folder).code == 0
+        picked = run("pick", last, "--vllm", folder, "--json")
+        # What the branch has already is not named as a prerequisite.
+        assert picked.document["skipped"] == []
+        assert git(folder, "rev-parse", "HEAD") == tip
 
 
 def test_the_files_are_as_they_should_be(run):

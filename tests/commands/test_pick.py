@@ -22,14 +22,6 @@ def test_on_top_of_ones_own_work(cli, clone):
     assert names(clone) == ["worker-guard", "sched-log", "engine-fix", "engine-more"]
 
 
-def test_what_is_there_is_no_prerequisite(cli, clone):
-    assert cli("pick", "engine-fix", "--vllm", clone).code == 0
-    result = cli("pick", "engine-more", "--vllm", clone)
-    assert result.code == 0, result
-    assert names(clone) == ["engine-fix", "engine-more"]
-    assert "applied too" not in result.err
-
-
 def test_what_is_there_is_left_alone(cli, applied):
     before = state_of(applied)
     result = cli("pick", "engine-fix", "--vllm", applied, "--json")
