@@ -424,6 +424,19 @@ def test_static_findings_of_the_base_are_not_the_patchs(lab):
     assert lab("--tier", "static", "fix").code == 1
 
 
+def test_modules_that_exclude_each_other_pass(lab):
+    """As the NVIDIA and the AMD form of a model do, which register the same operators."""
+    form = """import sys
+
+if "taken" in sys.modules:
+    raise RuntimeError("registered twice")
+sys.modules["taken"] = sys
+"""
+    lab.series("", fix={"vllm/amd.py": form, "vllm/nvidia.py": form, "vllm/other.py": "x = 1\n"})
+    result = lab("--tier", "static", "--json")
+    assert result.code == 0, result
+
+
 def test_a_patch_without_python_passes(lab):
     lab.series("", fix={"README.md": "# vLLM!\n"})
     assert lab("--tier", "static").code == 0

@@ -11,12 +11,13 @@ import importlib
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TextIO
 
 
 def module_of(path: str) -> str:
@@ -29,7 +30,7 @@ def module_of(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _attempt(stream: TextIO, node: str, step: Callable[[], object]) -> None:
+def _attempt(node: str, step: Callable[[], object]) -> dict[str, object]:
     row: dict[str, object] = {"event": "phase", "node": node, "when": "call", "outcome": "passed"}
     started = time.monotonic()
     try:
@@ -42,23 +43,53 @@ def _attempt(stream: TextIO, node: str, step: Callable[[], object]) -> None:
             place=f"{place.filename}:{place.lineno}",
             text=traceback.format_exc(),
         )
-    stream.write(json.dumps({**row, "seconds": time.monotonic() - started}) + "\n")
-    stream.flush()
+    return {**row, "seconds": time.monotonic() - started}
 
 
 def _compile(file: pathlib.Path) -> None:
     compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
 
 
-def main(paths: Sequence[str]) -> None:
-    """Compile every file, then import what is a module of vllm."""
+def _import(names: Sequence[str], write: Callable[[dict[str, object]], None]) -> None:
+    """Import modules, those that fail once more together in a process of their own.
+
+    Some modules exclude each other: the NVIDIA and the AMD form of a model may register the same operators.
+    """
+    failed: dict[str, dict[str, object]] = {}
+    for name in names:
+        row = _attempt(f"import {name}", partial(importlib.import_module, name))
+        if row["outcome"] == "passed":
+            write(row)
+        else:
+            failed[name] = row
+    if failed and len(failed) < len(names):
+        with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as report:
+            command = [sys.executable, "-m", "vllm_series_import", "--modules", *failed]
+            subprocess.run(command, env={**os.environ, "VLLM_SERIES_REPORT": report.name}, check=False)
+            for row in map(json.loads, report):
+                name = str(row.get("node", "")).removeprefix("import ")
+                if name in failed:
+                    failed[name] = row
+    for row in failed.values():
+        write(row)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compile every file, then import what is a module of vllm; with ``--modules``, import modules alone."""
     tree = pathlib.Path(os.environ["VLLM_SERIES_TREE"])
     with open(os.environ["VLLM_SERIES_REPORT"], "a", encoding="utf-8") as stream:  # noqa: PTH123
-        for path in paths:
-            _attempt(stream, f"compile {path}", partial(_compile, tree / path))
-        for name in filter(None, map(module_of, paths)):
-            _attempt(stream, f"import {name}", partial(importlib.import_module, name))
-        stream.write(json.dumps({"event": "finish"}) + "\n")
+
+        def write(row: dict[str, object]) -> None:
+            stream.write(json.dumps(row) + "\n")
+            stream.flush()
+
+        if arguments[:1] == ["--modules"]:
+            _import(arguments[1:], write)
+        else:
+            for path in arguments:
+                write(_attempt(f"compile {path}", partial(_compile, tree / path)))
+            _import([name for name in map(module_of, arguments) if name], write)
+        write({"event": "finish"})
 
 
 if __name__ == "__main__":
