@@ -36,7 +36,8 @@ def test_blobs_modes_and_links_are_upstreams(world):
     text = git(bare, "log", "-1", "--format=%B", "v0.33.0")
     assert "Upstream-Commit: abcdef123" in text
     assert "Sdist-SHA256: " in text
-    assert git(bare, "fsck", "--strict", "--full") == ""
+    # Other tests share this cache and leave objects that nothing names.
+    assert git(bare, "fsck", "--strict", "--full", "--no-dangling") == ""
 
 
 @pytest.mark.parametrize(
