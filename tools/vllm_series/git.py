@@ -596,15 +596,24 @@ class Repository:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def fast_import(self, stream: bytes) -> bytes:
+    def fast_import(self, stream: bytes, *, loose: bool = False) -> bytes:
         """Feed ``stream`` to ``git fast-import`` and return what it answered to ``get-mark``.
 
-        The pack is written for speed, not for size: no deltas, little compression.
+        The pack is written for speed, not for size: no deltas, little compression. Few objects may be
+        left ``loose`` instead, as git itself does.
         """
+        limit = 100 if loose else 1
         return self.run(
             "fast-import", "--quiet", "--done", "--date-format=raw", "--force", "--depth=0",
-            data=stream, config=("fastimport.unpackLimit=1", "pack.compression=1"),
+            data=stream, config=(f"fastimport.unpackLimit={limit}", "pack.compression=1"),
         )  # fmt: skip
+
+    def messages(self, prefix: str) -> list[tuple[str, str, str, str, str]]:
+        """Every commit that a ref below ``prefix`` names: ref, commit, first parent, tree, message."""
+        form = "%(refname)%00%(objectname)%00%(parent)%00%(tree)%00%(contents)%00"
+        fields = self.run("for-each-ref", f"--format={form}", prefix).decode("utf-8", "replace").split("\0")
+        rows = zip(*(fields[i::5] for i in range(5)), strict=False)
+        return [(ref.strip(), oid, parents[:40], tree, text) for ref, oid, parents, tree, text in rows]
 
     def fetch_from(self, other: Repository, ref: str) -> None:
         """Copy ``ref`` and its objects out of another repository on this machine."""
