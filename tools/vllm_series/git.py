@@ -516,6 +516,15 @@ class Repository:
                 found[text.removeprefix("branch refs/heads/")] = where
         return found
 
+    def states(self) -> dict[str, str]:
+        """Path to git's two status letters, for every file that HEAD has otherwise or not at all (``??``)."""
+        out = self.run(
+            "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all",
+            "--ignore-submodules=all",
+            env={"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+        return {path_text(row[3:]): row[:2].decode() for row in out.split(b"\0") if row}
+
     def dirty_paths(self, paths: Sequence[str]) -> list[str]:
         """What would be lost if ``paths`` were written: local changes, and files that git does not track."""
         places = [path_bytes(path) for path in paths]
@@ -641,6 +650,59 @@ class Repository:
         lines += ["prepare\n", "commit\n"]
         self.run("update-ref", "-m", reason, "--stdin", data="".join(lines).encode())
 
+    def add_worktree(self, path: Path, commit: str) -> None:
+        """Make a linked working tree with a detached HEAD; what git knew of a deleted one there goes."""
+        self.run("worktree", "prune")
+        self.run("worktree", "add", "--quiet", "--force", "--detach", str(path), commit)
+
+    def remove_worktree(self, path: Path) -> None:
+        """Remove a linked working tree, with whatever is in it."""
+        shutil.rmtree(path, ignore_errors=True)
+        self.run("worktree", "prune")
+
+    def reset(self, commit: str) -> None:
+        """Bring HEAD, index and files to ``commit``, whatever was under way; nothing else is left."""
+        for name in OPERATIONS:  # Git's own commands refuse to reset some of them.
+            path = self.git_dir / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        (self.git_dir / "index.lock").unlink(missing_ok=True)
+        self.run("reset", "--quiet", "--hard", commit)
+        self.run("clean", "--quiet", "-ffd")
+
+    def cherry_pick(self, commit: str, committer: Ident) -> bool:
+        """Pick a commit onto HEAD; False if lines conflict, which is left in files and index."""
+        result = self.execute("cherry-pick", "--allow-empty", commit, env=_committer(committer))
+        if result.returncode == 0:
+            return True
+        if not (self.git_dir / "CHERRY_PICK_HEAD").exists():
+            raise GitError(f"git cherry-pick failed in {self.where}: {_message(result.stderr)}")
+        return False
+
+    def commit_index(self, like: str, committer: Ident) -> None:
+        """Commit the index with author, date and message of the commit ``like``."""
+        self.run(
+            "commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-C", like, env=_committer(committer)
+        )
+
+    def save(self) -> str | None:
+        """A commit on HEAD with all files as they are, untracked ones too; None if HEAD has them.
+
+        No ref names it. Index and files stay as they are.
+        """
+        with tempfile.TemporaryDirectory(prefix="vllm-series-save-") as folder:
+            env = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self.run("read-tree", "HEAD", env=env)
+            self.run("add", "--all", ".", env=env)
+            tree = self.run("write-tree", env=env).decode().strip()
+        if [tree] == self.trees(["HEAD"]):
+            return None
+        who = _committer(Ident("vllm-series", "vllm-series@vllm-ampere-multigpu.invalid", 0, "+0000"))
+        env = {**who, **{key.replace("COMMITTER", "AUTHOR"): value for key, value in who.items()}}
+        return self.run("commit-tree", "-p", "HEAD", "-m", "Saved files", tree, env=env).decode().strip()
+
     def switch(self, new: str, branch: str | None) -> None:
         """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
 
@@ -709,6 +771,14 @@ def _ident(fields: Sequence[str]) -> Ident:
     name, email, date = fields
     seconds, zone = date.split(" ")
     return Ident(name, email, int(seconds), zone)
+
+
+def _committer(who: Ident) -> dict[str, str]:
+    return {
+        "GIT_COMMITTER_NAME": who.name,
+        "GIT_COMMITTER_EMAIL": who.email,
+        "GIT_COMMITTER_DATE": f"{who.seconds} {who.zone}",
+    }
 
 
 def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes | None:

@@ -8,7 +8,7 @@ tried on the files without it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from vllm_series.dependencies import declared, textual
@@ -156,18 +156,28 @@ def read_reference(store: Store, base_ref: str, patches: Sequence[Patch]) -> Ref
         return None
     source = CommitSource(store.repository, commit)
     source.load(path for patch in patches for path in patch.paths)
-    base = snapshot = Snapshot(source)
+    base = Snapshot(source)
+    needs = {patch.name: textual(base, patches, patch.name) for patch in patches}
+    return replace(reference_of(base, patches), needs=needs)
+
+
+def reference_of(base: Snapshot, patches: Sequence[Patch]) -> Reference:
+    """The series on ``base``, without the prerequisites, which take longer to find than the rest."""
+    snapshot = base
     scopes: dict[tuple[str, str, int], str] = {}
     blobs: dict[str, bytes] = {}
-    needs: dict[str, tuple[str, ...]] = {}
     for patch in patches:
         application = apply_patch(snapshot, patch)
         scopes.update(_scopes(snapshot, application))
-        needs[patch.name] = textual(base, patches, patch.name)
+        for change in patch.changes:
+            file = snapshot.get(change.old_path) if change.old_path else None
+            if change.old_id and file is not None:
+                # A file may state an id that an earlier patch has made obsolete since.
+                blobs[change.old_id] = file.content
         if application.ok:
             snapshot = snapshot.with_changes(application.changes)
             blobs.update((f.oid, f.content) for f in application.changes.values() if f is not None)
-    return Reference(scopes, needs, blobs)
+    return Reference(scopes, {}, blobs)
 
 
 def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
@@ -202,7 +212,7 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
         tried = apply_patch(snapshot, patches[name])
         if there is None and (not tried.ok or tried.empty):
             there = find_present(base, ordered)
-        verdict, application = _judge_one(
+        verdict, application = judge_one(
             project, target, store, base, snapshot, tried, reference, there or frozenset()
         )
         if not verdict.verdict.good:
@@ -218,7 +228,7 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
     return [verdicts[name] for name in project.series.names]
 
 
-def _judge_one(
+def judge_one(
     project: Project,
     target: Target,
     store: Store,
@@ -228,6 +238,23 @@ def _judge_one(
     reference: Reference,
     there: frozenset[str],
 ) -> tuple[PatchVerdict, Application | None]:
+    """Judge one patch.
+
+    Args:
+        project: The patch directory.
+        target: The candidate.
+        store: Where ancestors of merges may lie.
+        base: The candidate's files.
+        snapshot: The same with the patches before this one.
+        application: The patch applied to ``snapshot``, without merging.
+        reference: The series on its own base.
+        there: Patches whose changes the candidate has, see :func:`find_present`; needed only if the
+            application failed or changed nothing.
+
+    Returns:
+        The verdict, and what the patch comes to, None if that is nothing.
+
+    """
     patch = application.patch
     file = project.file_for(patch.name, target.serving)
     gone = find_retired(project, base, patch.name)
