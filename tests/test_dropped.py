@@ -21,7 +21,8 @@ def test_entries_are_added_at_the_end():
 
 
 @pytest.mark.parametrize(
-    "text", ["[", "[[dropped]]\nname = 'a'\n", with_dropped("", [ROW]).replace('"v0.33.0"', "3"), "dropped = 1"]
+    "text",
+    ["[", "[[dropped]]\nname = 'a'\n", with_dropped("", [ROW]).replace('"v0.33.0"', "3"), "dropped = 1"],
 )
 def test_other_files(text):
     with pytest.raises(UsageError):

@@ -431,6 +431,34 @@ class Repository:
         out = self.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, new)
         return [path_text(path) for path in out.split(b"\0") if path]
 
+    def line_diff(self, old: str, new: str, paths: Sequence[str]) -> bytes:
+        """The diff of ``paths`` between two commits without context, renames as two paths."""
+        old, new = self.commit(old), self.commit(new)
+        with self.pristine() as place:
+            return place.run(
+                "diff-tree", "-r", "-p", "--unified=0", "--no-renames", "--full-index", "--no-ext-diff",
+                "--no-textconv", old, new, "--", *map(path_bytes, paths), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+
+    def path_history(self, since: str, tip: str, path: str) -> list[tuple[str, str, bytes]]:
+        """The commits of ``since..tip`` that changed ``path``, the newest first: id, subject, diff of it."""
+        found = []
+        with self.pristine() as place:
+            out = place.run(
+                "log", "-p", "-z", "--format=%x01%H%x01%s%x01", "--unified=0", "--no-merges", "--no-renames",
+                "--no-ext-diff", "--no-textconv", f"{since}..{tip}", "--", path_bytes(path),
+                config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        for row in out.split(b"\0"):
+            if row.count(b"\1") >= 3:
+                _, commit, subject, diff = row.split(b"\1", 3)
+                found.append((commit.decode(), subject.decode("utf-8", "replace"), diff))
+        return found
+
+    def release_tags(self) -> list[str]:
+        """Every tag that is named as a release, in no order."""
+        return self.run("tag", "--list", "v[0-9]*").decode().split()
+
     def describe(self, commit: str) -> str | None:
         """The nearest release tag (``v1.2.3``) at or before ``commit``, or None."""
         result = self.execute(
@@ -585,6 +613,11 @@ class Repository:
         out = self.run("patch-id", "--stable", data=patch).decode()
         return out.split(" ")[0] if out else ""
 
+    def patch_id_list(self, patches: Sequence[bytes]) -> list[str]:
+        """Git's stable patch ids of patches that all change something."""
+        rows = self.run("patch-id", "--stable", data=b"".join(patches)).decode().splitlines()
+        return [row.split(" ")[0] for row in rows]
+
     def patch_ids(self, since: str, tip: str, paths: Sequence[str]) -> dict[str, str]:
         """Stable patch id to commit, for the commits of ``since..tip`` that touch ``paths``."""
         with self.pristine() as place:
@@ -672,6 +705,21 @@ class Repository:
         self.run("reset", "--quiet", "--hard", commit)
         self.run("clean", "--quiet", "-ffd")
 
+    def unmerged(self) -> list[str]:
+        """Paths whose conflicts nobody has resolved."""
+        out = self.run("diff", "--name-only", "--diff-filter=U", "-z")
+        return sorted({path_text(path) for path in out.split(b"\0") if path})
+
+    def put_file(self, path: str, content: bytes | None, mode: str) -> None:
+        """Write a file and stage it; None removes it."""
+        if content is None:
+            self.run("rm", "--quiet", "--force", "--", path_bytes(path))
+            return
+        oid = self.run("hash-object", "-w", "--stdin", "--no-filters", data=content).decode().strip()
+        entry = b"%b,%b,%b" % (mode.encode(), oid.encode(), path_bytes(path))
+        self.run("update-index", "--add", "--cacheinfo", entry)
+        self.run("checkout-index", "--force", "--", path_bytes(path))
+
     def cherry_pick(self, commit: str, committer: Ident) -> bool:
         """Pick a commit onto HEAD; False if lines conflict, which is left in files and index."""
         result = self.execute("cherry-pick", "--allow-empty", commit, env=_committer(committer))
@@ -686,6 +734,10 @@ class Repository:
         self.run(
             "commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-C", like, env=_committer(committer)
         )
+
+    def staged_tree(self) -> str:
+        """The tree that the index holds."""
+        return self.run("write-tree").decode().strip()
 
     def save(self) -> str | None:
         """A commit on HEAD with all files as they are, untracked ones too; None if HEAD has them.
@@ -777,7 +829,7 @@ def _committer(who: Ident) -> dict[str, str]:
     return {
         "GIT_COMMITTER_NAME": who.name,
         "GIT_COMMITTER_EMAIL": who.email,
-        "GIT_COMMITTER_DATE": f"{who.seconds} {who.zone}",
+        "GIT_COMMITTER_DATE": f"@{who.seconds} {who.zone}",
     }
 
 
@@ -798,6 +850,33 @@ def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes |
     if result.returncode < 0 or result.returncode > 127:
         raise GitError(f"git merge-file failed: {_message(result.stderr)}")
     return result.stdout if result.returncode == 0 else None
+
+
+def line_changes(old: bytes, new: bytes, folder: Path) -> bytes:
+    """The diff of two contents without context.
+
+    Args:
+        old: The one.
+        new: The other.
+        folder: An empty scratch folder.
+
+    """
+    for name, content in (("old", old), ("new", new)):
+        (folder / name).write_bytes(content)
+    result = _execute(
+        [
+            "diff",
+            "--no-index",
+            "--unified=0",
+            "--no-color",
+            "--text",
+            str(folder / "old"),
+            str(folder / "new"),
+        ]
+    )
+    if result.returncode > 1:
+        raise GitError(f"git diff failed: {_message(result.stderr)}")
+    return result.stdout
 
 
 def blob_id(content: bytes) -> str:

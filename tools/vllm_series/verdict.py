@@ -130,7 +130,7 @@ class Reference:
 
 def _scopes(snapshot: Snapshot, application: Application) -> Iterable[tuple[tuple[str, str, int], str]]:
     for result in application.files:
-        for number, (hunk, lines, at) in enumerate(_positions(snapshot, result), 1):
+        for number, (hunk, lines, at) in enumerate(positions(snapshot, result), 1):
             if at is not None:
                 yield (
                     (application.patch.name, result.change.path, number),
@@ -138,7 +138,7 @@ def _scopes(snapshot: Snapshot, application: Application) -> Iterable[tuple[tupl
                 )
 
 
-def _positions(snapshot: Snapshot, result: FileResult) -> Iterable[tuple[Hunk, list[bytes], int | None]]:
+def positions(snapshot: Snapshot, result: FileResult) -> Iterable[tuple[Hunk, list[bytes], int | None]]:
     """Per hunk: the file's lines before the patch, and where the hunk begins in them."""
     old = snapshot.get(result.change.old_path) if result.change.old_path else None
     lines = split_lines(old.content) if old else []
@@ -261,7 +261,7 @@ def judge_one(
     if gone is not None:
         return PatchVerdict(patch.name, file, Verdict.RETIRED, gone.reason), None
     if application.ok and not application.empty:
-        hunks = tuple(_hunks(snapshot, application, reference))
+        hunks = tuple(hunk_verdicts(snapshot, application, reference))
         verdict = Verdict.OFFSET if application.offset else Verdict.CLEAN
         return PatchVerdict(patch.name, file, verdict, "", hunks), application
     if application.ok or patch.name in there:
@@ -276,7 +276,7 @@ def judge_one(
         return PatchVerdict(patch.name, file, verdict, evidence, hunks), None
     find = ancestor_finder(target.repository, store)
     merged = apply_patch(snapshot, patch, ancestors=lambda oid: reference.blobs.get(oid) or find(oid))
-    hunks = tuple(_hunks(snapshot, merged, reference))
+    hunks = tuple(hunk_verdicts(snapshot, merged, reference))
     present = sum(hunk.state == "present" for hunk in hunks)
     if present and merged.ok:
         evidence = f"{present} of {len(hunks)} hunks are there already"
@@ -310,10 +310,13 @@ def _explain_failure(
     return PatchVerdict(patch.name, file, Verdict.CONFLICT, problem, hunks)
 
 
-def _hunks(snapshot: Snapshot, application: Application, reference: Reference) -> Iterable[HunkVerdict]:
+def hunk_verdicts(
+    snapshot: Snapshot, application: Application, reference: Reference
+) -> Iterable[HunkVerdict]:
+    """Where every hunk of an application stands; ``snapshot`` holds the files before it."""
     for result in application.files:
         change = result.change
-        positions = list(_positions(snapshot, result))
+        placed = list(positions(snapshot, result))
         for number, hunk in enumerate(change.hunks, 1):
             landing = result.landings[number - 1] if number <= len(result.landings) else None
             expected = reference.scopes.get((application.patch.name, change.path, number))
@@ -322,7 +325,7 @@ def _hunks(snapshot: Snapshot, application: Application, reference: Reference) -
                 state = "merged" if result.merged and state == "conflict" else state
                 yield HunkVerdict(change.path, number, state, scope_expected=expected)
                 continue
-            _, lines, at = positions[number - 1]
+            _, lines, at = placed[number - 1]
             scope = hunk_scope(lines, hunk, at or 0)
             state = "offset" if landing.offset else "clean"
             yield HunkVerdict(change.path, number, state, landing.line, landing.offset, scope, expected)
