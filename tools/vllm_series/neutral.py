@@ -52,21 +52,29 @@ class PatchNeutrality:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A line, with its sign, that one of two diffs has and the other has not."""
+
+    path: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Neutrality:
     """The report.
 
     Attributes:
         patches: Per patch, in order.
         files: How many files were compared.
-        explained: Differences between the two sides that touched or dropped patches account for.
-        unexplained: The others, of which there must be none.
+        explained: How many lines differ that are those of touched or dropped patches.
+        unexplained: The other differences, of which there must be none.
 
     """
 
     patches: tuple[PatchNeutrality, ...]
     files: int
     explained: int
-    unexplained: tuple[LineChange, ...]
+    unexplained: tuple[Difference, ...]
 
     @property
     def ok(self) -> bool:
@@ -133,7 +141,7 @@ def compare_trees(
     results: tuple[str, str],
     touched: Iterable[Patch],
     paths: Sequence[str],
-) -> tuple[int, list[LineChange]]:
+) -> tuple[int, list[Difference]]:
     """Compare what lies between the bases with what lies between the results.
 
     Args:
@@ -144,41 +152,36 @@ def compare_trees(
         paths: Every path that the series changes, before or after.
 
     Returns:
-        How many differences the touched patches account for, and the other differences.
+        How many lines differ that are the touched patches' own, and the other differences.
 
     """
-    theirs = parse_line_diff(repository.line_diff(*bases, paths))
-    ours = parse_line_diff(repository.line_diff(*results, paths))
-    rest = [*_beyond(theirs, ours), *_beyond(ours, theirs)]
-    odd = sorted({change.path for change in rest})
-    files = [repository.entries(commit, odd) for commit in (*bases, *results)]
-    contents = repository.objects({e.oid for side in files for e in side.values() if e.kind == "blob"})
-    neutral = {path for path in odd if _merges(*(_content(side, path, contents) for side in files))}
+    theirs = _by_path(parse_line_diff(repository.line_diff(*bases, paths)))
+    ours = _by_path(parse_line_diff(repository.line_diff(*results, paths)))
     own: dict[str, set[bytes]] = defaultdict(set)
     for patch in touched:
         for _, path, lines in changed_lines(patch):
-            own[path].update(content.strip() for _, content in lines if content.strip())
-    explained, unexplained = 0, []
-    for change in rest:
-        if change.path in neutral:
-            continue
-        if own[change.path].intersection(content.strip() for _, content in change.lines):
-            explained += 1
-        else:
-            unexplained.append(change)
-    return explained, unexplained
+            own[path].update(content.strip() for _, content in lines)
+    explained = 0
+    rest: list[Difference] = []
+    for path in sorted(theirs.keys() | ours.keys()):
+        one, two = theirs[path], ours[path]
+        for (sign, content), count in ((one - two) + (two - one)).items():
+            if content.strip() in own[path] or not content.strip():
+                explained += count
+            else:
+                rest.append(Difference(path, sign + content.decode("utf-8", "replace").rstrip("\n")))
+    odd = sorted({difference.path for difference in rest})
+    files = [repository.entries(commit, odd) for commit in (*bases, *results)]
+    contents = repository.objects({e.oid for side in files for e in side.values() if e.kind == "blob"})
+    # The same change can be written down as different lines.
+    neutral = {path for path in odd if _merges(*(_content(side, path, contents) for side in files))}
+    return explained, [difference for difference in rest if difference.path not in neutral]
 
 
-def _beyond(one: Sequence[LineChange], other: Sequence[LineChange]) -> list[LineChange]:
-    """The changes of ``one`` that ``other`` does not have, wherever they stand in the file."""
-    left = Counter((change.path, change.lines) for change in other)
-    found = []
-    for change in one:
-        key = (change.path, change.lines)
-        if left[key]:
-            left[key] -= 1
-        else:
-            found.append(change)
+def _by_path(changes: Iterable[LineChange]) -> dict[str, Counter[tuple[str, bytes]]]:
+    found: dict[str, Counter[tuple[str, bytes]]] = defaultdict(Counter)
+    for change in changes:
+        found[change.path].update(change.lines)
     return found
 
 

@@ -440,5 +440,5 @@ def _first_fault(report: Neutrality) -> str:
         if not patch.ok:
             what = f"lands in {patch.scopes[0]}" if patch.lines else "changes other lines"
             return f"{patch.name} {what}"
-    change = report.unexplained[0]
-    return f"{change.path} line {change.at + 1} differs, and no patch accounts for it"
+    difference = report.unexplained[0]
+    return f"in {difference.path} differs {difference.line!r}, for which no patch accounts"

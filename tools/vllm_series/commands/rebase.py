@@ -143,10 +143,10 @@ def _say_end(out: Output, outcome: Outcome) -> None:
     out.table(("patch", "result", "evidence"), rows)
     if report is not None:
         untouched = sum(not patch.touched for patch in report.patches)
+        same = f"{plural(untouched, 'untouched patch')} with the same lines in the same functions"
         out.say(
-            f"neutral: {plural(untouched, 'untouched patch')} with the same lines in the same functions; "
-            f"{plural(report.files, 'file')} compared, {plural(report.explained, 'difference')}, all in "
-            "lines of patches that were merged, resolved or dropped"
+            f"neutral: {same}; {plural(report.files, 'file')} compared, "
+            f"{plural(report.explained, 'line')} differ, all of patches that were merged, resolved or dropped"
         )
     out.say(f"ok: the series is on {state.ref}; {plural(len(outcome.files), 'file')} of patches/ changed")
 
@@ -244,7 +244,7 @@ def _report_document(report: Neutrality) -> dict[str, object]:
         "ok": report.ok,
         "files": report.files,
         "explained": report.explained,
-        "unexplained": [{"path": change.path, "line": change.at + 1} for change in report.unexplained],
+        "unexplained": [vars(difference) for difference in report.unexplained],
         "patches": [
             {
                 "name": patch.name,
