@@ -445,14 +445,13 @@ class Repository:
         found = []
         with self.pristine() as place:
             out = place.run(
-                "log", "-p", "-z", "--format=%x01%H%x01%s%x01", "--unified=0", "--no-merges", "--no-renames",
+                "log", "-p", "--format=%x01%H%x01%s%x01", "--unified=0", "--no-merges", "--no-renames",
                 "--no-ext-diff", "--no-textconv", f"{since}..{tip}", "--", path_bytes(path),
                 config=CANONICAL_CONFIG,
             )  # fmt: skip
-        for row in out.split(b"\0"):
-            if row.count(b"\1") >= 3:
-                _, commit, subject, diff = row.split(b"\1", 3)
-                found.append((commit.decode(), subject.decode("utf-8", "replace"), diff))
+        rows = re.split(rb"^\x01([0-9a-f]{40})\x01(.*)\x01$", out, flags=re.MULTILINE)[1:]
+        for commit, subject, diff in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+            found.append((commit.decode(), subject.decode("utf-8", "replace"), diff))
         return found
 
     def release_tags(self) -> list[str]:
