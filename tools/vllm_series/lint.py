@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllm_series.bases import Base
 from vllm_series.errors import SeriesError
 from vllm_series.patchfile import MESSAGE_ENDS, Patch, read_patch
 from vllm_series.project import Project
@@ -60,12 +59,10 @@ def lint(project: Project) -> list[Finding]:
         findings += _status(project)
     plain: dict[str, Patch] = {}
     for base in project.bases:
-        position: dict[str, int] = {}
         for name in project.series.names:
             file = project.file_for(name, base)
             if file is None:
                 continue
-            position[name] = len(position)
             if base != project.pinned and "/" not in file:
                 continue
             where = f"patches/{file}"
@@ -75,7 +72,7 @@ def lint(project: Project) -> list[Finding]:
             except SeriesError as error:
                 findings.append(Finding(where, "corrupt", error.message))
                 continue
-            findings += _needs(where, patch, position, base)
+            findings += _needs(where, patch, project.series.names)
             if base == project.pinned:
                 plain[name] = patch
             elif name in plain and same_change(plain[name], patch):
@@ -116,12 +113,12 @@ def _status(project: Project) -> Iterator[Finding]:
             yield Finding(where, "retire", f"{name} has no file for some base and no condition says why")
 
 
-def _needs(where: str, patch: Patch, position: dict[str, int], base: Base) -> Iterator[Finding]:
+def _needs(where: str, patch: Patch, series: Sequence[str]) -> Iterator[Finding]:
+    """A need that has no file for a base is not needed there; its place in the series counts."""
+    before = series[: series.index(patch.name)]
     for need in patch.depends_on:
-        if need not in position or position[need] >= position[patch.name]:
-            yield Finding(
-                where, "depends-on", f"{need} does not stand before it in the series for {base.ref}"
-            )
+        if need not in before:
+            yield Finding(where, "depends-on", f"{need} does not stand before it in the series")
 
 
 def _patch(patch: Patch) -> Iterator[tuple[str, str]]:
