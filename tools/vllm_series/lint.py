@@ -39,7 +39,7 @@ class Finding:
 
 
 def lint(project: Project) -> list[Finding]:
-    """Check series, patch files, ``base.toml`` and ``status.toml`` against each other."""
+    """Check series, patch files and the TOML files beside them against each other."""
     findings: list[Finding] = []
 
     def attempt(where: str, rule: str, read: object) -> bool:
@@ -53,6 +53,7 @@ def lint(project: Project) -> list[Finding]:
     good = attempt("series", "series", lambda: project.series)
     good &= attempt("patches/base.toml", "bases", lambda: project.bases)
     has_status = attempt("patches/status.toml", "status", lambda: project.status)
+    attempt("patches/dropped.toml", "dropped", lambda: project.dropped)
     if not good:
         return findings
     findings += _files(project)
