@@ -531,6 +531,11 @@ class Repository:
             tracked |= set(self.run("ls-files", "-z", "--", *sorted(standing)).split(b"\0"))
         return sorted(found | {path_text(path) for path in standing - tracked})
 
+    def listed_files(self) -> list[str]:
+        """Every file of the working tree that git tracks or does not ignore."""
+        out = self.run("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        return [path_text(path) for path in sorted(set(out.split(b"\0"))) if path]
+
     def _standing(self, path: bytes) -> Iterator[bytes]:
         """Files at ``path``, below it, or in the place of one of its folders."""
         top = os.fsencode(self.work_tree or self.git_dir)
