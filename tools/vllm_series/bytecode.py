@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_NAME = re.compile(r"(?P<stem>.+)\.[a-z]+-?\d+(?:\.opt-(?P<level>\d))?\.pyc")
+#: What follows the module's name: the implementation, and the optimization unless it is 0.
+_TAG = re.compile(r"[a-z]+-?\d+(?:\.opt-(?P<level>\d))?\.pyc")
 _HEADER = 16
 _HASH_BASED, _CHECKED = 1, 2
 
@@ -40,8 +41,8 @@ def find_stale(source: Path) -> list[Stale]:
     folder = source.parent / "__pycache__"
     found = []
     for path in sorted(folder.glob(f"{_literal(source.stem)}.*.pyc")):
-        match = _NAME.fullmatch(path.name)
-        if match is not None and match["stem"] == source.stem:
+        match = _TAG.fullmatch(path.name.removeprefix(f"{source.stem}."))
+        if match is not None:
             stale = _examine(path, source, int(match["level"] or 0))
             if stale is not None:
                 found.append(stale)
