@@ -23,6 +23,17 @@ def ordered(names: Sequence[str]) -> Recipe:
     return recipe
 
 
+def inserted(new: Sequence[Patch], before: str | None) -> Recipe:
+    """The patches with others before the patch ``before``, or at the end."""
+
+    def recipe(_: Base, patches: Sequence[Patch]) -> Sequence[Item]:
+        found = [Item.of(patch) for patch in patches]
+        at = next((n for n, item in enumerate(found) if item.patch.name == before), len(found))
+        return [*found[:at], *map(Item.of, new), *found[at:]]
+
+    return recipe
+
+
 def folded(names: Sequence[str], into: str) -> Recipe:
     """The patches ``names`` taken into ``into``, whose message stays; their authors are named."""
 

@@ -111,6 +111,7 @@ def restack(
     names: Sequence[str],
     *,
     three_way: bool = False,
+    same_result: bool = False,
 ) -> Restacked:
     """Build the series in another shape on every base.
 
@@ -121,9 +122,11 @@ def restack(
         recipe: What it shall be.
         names: The names of the series to be, in order.
         three_way: Whether hunks that do not match may be merged.
+        same_result: Whether the files after the whole series must stay what they are.
 
     Raises:
-        ConflictError: A patch does not apply any more; the message names patch, base and hunk.
+        ConflictError: A patch does not apply any more, or the result would be another one; the message
+            names patch, base and hunk, or the files.
         PreconditionError: A patch would become empty.
 
     """
@@ -134,6 +137,8 @@ def restack(
         old = project.patches(ground.base)
         items = recipe(ground.base, old)
         built = _build(bench, ground, old, items, three_way)
+        if same_result:
+            _require_same(bench, ground, [Item.of(patch) for patch in old], built)
         merged += [(ground.base.ref, a.patch.name) for a in built if a.merged]
         fresh = _export(bench, ground, built)
         for item, new in zip(items, fresh, strict=True):
@@ -163,9 +168,7 @@ def _build(
         if not application.ok:
             hint = "see where it stands: vllm-series status"
             if not three_way:
-                hint = (
-                    "try --3way to merge what has drifted, or change more than one patch: see docs/series.md"
-                )
+                hint = "try --3way to merge what has drifted"
             raise ConflictError(
                 f"{item.patch.name} would not apply to {ground.base.ref}: {application.first_problem()}",
                 hint=hint,
@@ -182,6 +185,27 @@ def _build(
         built.append(application)
         snapshot = snapshot.with_changes(application.changes)
     return built
+
+
+def _require_same(
+    bench: Repository, ground: Ground, old: Sequence[Item], built: Sequence[Application]
+) -> None:
+    """Raise unless two stacks give the same files: a hunk can land elsewhere when others come first."""
+    before = Snapshot(CommitSource(bench, ground.commit))
+    after = before
+    for application in built:
+        after = after.with_changes(application.changes)
+    for application in _build(bench, ground, [], old, False):
+        before = before.with_changes(application.changes)
+    paths = sorted({*before.changed, *after.changed})
+    odd = [path for path in paths if before.get(path) != after.get(path)]
+    if odd:
+        raise ConflictError(
+            f"on {ground.base.ref} the series would give another {odd[0]} than now",
+            hint="a hunk would land elsewhere; give it more context, or change the patches by hand",
+            paths=odd,
+            base=ground.base.ref,
+        )
 
 
 def _apply_item(snapshot: Snapshot, item: Item, ancestors: _Ancestors | None) -> Application:

@@ -9,9 +9,20 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import USE, Clone, Folder, Index, Json, Onto
+from vllm_series.cli.options import MAINTAIN, USE, Clone, DryRun, Folder, Index, Json, Onto, ThreeWay
 
 app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The patch.")]
+SomeNames = Annotated[list[str], typer.Argument(metavar="NAME", help="Patches, by name.")]
+Before = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--before", metavar="NAME", help="Put it before this patch.", show_default=False),
+]
+After = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--after", metavar="NAME", help="Put it behind this patch.", show_default=False),
+]
 
 
 @app.command(rich_help_panel=USE)
@@ -42,3 +53,145 @@ def verify(
 
     options = VerifyOptions(path, tuple(names) if names else None, onto, vllm, index)
     dispatch("verify", as_json, lambda out: command(out, series_dir, options))
+
+
+@app.command("import", rich_help_panel=MAINTAIN)
+def import_(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Patch files, mailboxes, plain diffs, a folder of them, a quilt series; with --vllm, a commit "
+            "or a range A..B of that clone.",
+        ),
+    ],
+    vllm: Clone = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of the one patch.", show_default=False)
+    ] = "",
+    before: Before = None,
+    after: After = None,
+    author: Annotated[
+        str,
+        typer.Option(
+            "--author", metavar="'NAME <MAIL>'", help="Author of diffs that name none.", show_default=False
+        ),
+    ] = "",
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--origin",
+            metavar="TEXT",
+            help="own, backport, a URL, or 'upstream, COMMIT'.",
+            show_default=False,
+        ),
+    ] = "",
+    strip: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "-p", metavar="N", min=0, help="Leading folders to strip from paths.", show_default=False
+        ),
+    ] = None,
+    three_way: ThreeWay = False,
+    dry_run: DryRun = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Take foreign patches into the series: all of them, or none.
+
+    Author, date and message are kept. The report says what applies, what only a three-way merge applies, what
+    conflicts and what is there already.
+    """
+    from vllm_series.commands.import_ import ImportOptions
+    from vllm_series.commands.import_ import import_ as command
+    from vllm_series.commands.rework import Options
+
+    options = ImportOptions(
+        tuple(sources), vllm, name, before, after, author, origin, strip, Options(three_way, dry_run, index)
+    )
+    dispatch("import", as_json, lambda out: command(out, series_dir, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def move(
+    name: Name,
+    before: Before = None,
+    after: After = None,
+    three_way: ThreeWay = False,
+    dry_run: DryRun = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Give a patch another place in the series; the patched files stay what they are."""
+    from vllm_series.commands.move import move as command
+    from vllm_series.commands.rework import Options
+
+    options = Options(three_way, dry_run, index)
+    dispatch("move", as_json, lambda out: command(out, series_dir, name, before, after, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def drop(
+    names: SomeNames,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; goes to dropped.toml.")],
+    with_dependents: Annotated[
+        bool, typer.Option("--with-dependents", help="Also drop the patches that need them.")
+    ] = False,
+    three_way: ThreeWay = False,
+    dry_run: DryRun = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Take patches out of the series, and write down why."""
+    from vllm_series.commands.drop import drop as command
+    from vllm_series.commands.rework import Options
+
+    options = Options(three_way, dry_run, index)
+    dispatch("drop", as_json, lambda out: command(out, series_dir, names, reason, with_dependents, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def fold(
+    names: SomeNames,
+    into: Annotated[str, typer.Option("--into", metavar="NAME", help="The patch that takes them in.")],
+    three_way: ThreeWay = False,
+    dry_run: DryRun = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Take patches into another one; the patched files stay what they are."""
+    from vllm_series.commands.fold import fold as command
+    from vllm_series.commands.rework import Options
+
+    options = Options(three_way, dry_run, index)
+    dispatch("fold", as_json, lambda out: command(out, series_dir, names, into, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def split(
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new patch.")],
+    parts: Annotated[
+        list[str],
+        typer.Argument(metavar="PART", help="What goes into it: a file, a folder, or FILE:1,3 for hunks."),
+    ],
+    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Its title.")],
+    before: Annotated[
+        bool, typer.Option("--before", help="Put the new patch before the rest, not behind it.")
+    ] = False,
+    three_way: ThreeWay = False,
+    dry_run: DryRun = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Make a new patch of some files or hunks of a patch; the patched files stay what they are."""
+    from vllm_series.commands.rework import Options
+    from vllm_series.commands.split import split as command
+
+    options = Options(three_way, dry_run, index)
+    dispatch("split", as_json, lambda out: command(out, series_dir, name, new, parts, title, before, options))
