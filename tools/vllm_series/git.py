@@ -617,6 +617,20 @@ class Repository:
             index.reset(tree)
             yield index
 
+    def working_tree(self) -> str:
+        """Write the files as they are, whether committed or not, as a tree; what is ignored stays out."""
+        with tempfile.TemporaryDirectory(prefix="vllm-series-index-") as folder:
+            index = Path(folder) / "index"
+            shutil.copyfile(self.git_dir / "index", index)
+            env = {"GIT_INDEX_FILE": str(index)}
+            self.run("add", "--all", env=env)
+            return self.run("write-tree", env=env).decode().strip()
+
+    def unmerged_paths(self) -> list[str]:
+        """Files with a conflict that nobody has resolved."""
+        out = self.run("diff", "--name-only", "--diff-filter=U", "-z")
+        return [path_text(path) for path in out.split(b"\0") if path]
+
     def commit_tree(self, tree: str, parent: str, author: Ident, message: str) -> str:
         """Write a commit with the author as committer; returns its id."""
         env = {}

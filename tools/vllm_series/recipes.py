@@ -34,6 +34,15 @@ def inserted(new: Sequence[Patch], before: str | None) -> Recipe:
     return recipe
 
 
+def replaced(new: Patch, bases: Collection[Base]) -> Recipe:
+    """The patches with another text of one of them on some bases."""
+
+    def recipe(base: Base, patches: Sequence[Patch]) -> Sequence[Item]:
+        return [Item.of(new if p.name == new.name and base in bases else p) for p in patches]
+
+    return recipe
+
+
 def folded(names: Sequence[str], into: str) -> Recipe:
     """The patches ``names`` taken into ``into``, whose message stays; their authors are named."""
 

@@ -10,6 +10,7 @@ import typer
 
 from vllm_series.cli.dispatch import dispatch
 from vllm_series.cli.options import MAINTAIN, USE, Clone, DryRun, Folder, Index, Json, Onto, ThreeWay
+from vllm_series.output import Output
 
 app = typer.Typer()
 
@@ -22,6 +23,11 @@ Before = Annotated[
 After = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--after", metavar="NAME", help="Put it behind this patch.", show_default=False),
+]
+
+Into = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--into", metavar="DIR", help="The checkout; default ./vllm-edit-NAME.", show_default=False),
 ]
 
 
@@ -61,8 +67,8 @@ def import_(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Patch files, mailboxes, plain diffs, a folder of them, a quilt series; with --vllm, a commit "
-            "or a range A..B of that clone.",
+            help="Patch files, mailboxes, plain diffs, a folder of them, a quilt series; with --vllm, a "
+            "commit or a range A..B of that clone.",
         ),
     ],
     vllm: Clone = None,
@@ -111,6 +117,63 @@ def import_(
         tuple(sources), vllm, name, before, after, author, origin, strip, Options(three_way, dry_run, index)
     )
     dispatch("import", as_json, lambda out: command(out, series_dir, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new patch.")],
+    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Its title.")],
+    before: Before = None,
+    after: After = None,
+    into: Into = None,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Begin a patch: opens a checkout at its place in the series; `edit --save` makes the patch of it."""
+    from vllm_series.commands.edit import new as command
+
+    dispatch("new", as_json, lambda out: command(out, series_dir, name, title, before, after, into, index))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def edit(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME", help="The patch to open.", show_default=False),
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Make the patch anew, apply the rest to it.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Throw the checkout away.")] = False,
+    onto: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--onto", metavar="REF", help="Edit it for this supported base.", show_default=False),
+    ] = None,
+    into: Into = None,
+    three_way: ThreeWay = False,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Open a patch in a checkout, and save it when it is done; alone, say what is open.
+
+    The checkout has the series up to the patch. Change files, amend the commit or add commits to it; --save
+    takes all of it, and applies the patches behind it to the result.
+    """
+    from vllm_series.commands.edit import abort as aborted
+    from vllm_series.commands.edit import save as saved
+    from vllm_series.commands.edit import show, start
+    from vllm_series.errors import UsageError
+
+    def body(out: Output) -> int:
+        if save + abort + (name is not None) > 1:
+            raise UsageError("a name, --save and --abort exclude each other")
+        if save:
+            return saved(out, series_dir, three_way, index)
+        if abort:
+            return aborted(out, series_dir)
+        return start(out, series_dir, name, onto, into, index) if name else show(out, series_dir)
+
+    dispatch("edit", as_json, body)
 
 
 @app.command(rich_help_panel=MAINTAIN)

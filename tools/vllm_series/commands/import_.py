@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_series.build import commit_stack
@@ -43,7 +43,7 @@ class ImportOptions:
     author: str = ""
     origin: str = ""
     strip: int | None = None
-    common: Options = Options()
+    common: Options = field(default_factory=Options)
 
 
 def import_(out: Output, series_dir: Path | None, options: ImportOptions) -> int:
@@ -136,8 +136,8 @@ def _tip(repository: Repository, commit: str, patches: Sequence[Patch]) -> str:
 
 def _refusal(rows: Sequence[Taken], bad: Sequence[Taken], base: str) -> ConflictError:
     counts = Counter(row.fate for row in bad)
-    words = [f"{counts[fate]} {text}" for fate, text in (
-        (Fate.CONFLICT, "in conflict"), (Fate.MERGED, "that only a three-way merge applies")) if counts[fate]]  # fmt: skip
+    kinds = ((Fate.CONFLICT, "in conflict"), (Fate.MERGED, "that only a three-way merge applies"))
+    words = [f"{counts[fate]} {text}" for fate, text in kinds if counts[fate]]
     hint = "merge what has drifted with --3way" if Fate.CONFLICT not in counts else "mend these patches first"
     return ConflictError(
         f"{len(bad)} of {plural(len(rows), 'patch')} would not apply to {base}: {', '.join(words)}; "
