@@ -57,6 +57,16 @@ class Incoming:
         """Whether there is anything to apply; a cover letter has nothing."""
         return _DIFF_START.search(self.diff) is not None
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Which ``-p`` its paths may need, the likeliest first."""
+        git = re.search(rb"(?m)^diff --git \"?(\w/)?", self.diff)
+        if git is not None:
+            return (1,) if git[1] else (0, 1)
+        named = re.findall(rb"(?m)^(?:---|\+\+\+) (\S+)", self.diff)
+        usual = all(path.startswith((b"a/", b"b/")) or path == b"/dev/null" for path in named)
+        return (1, 0, 2) if usual else (0, 1, 2)
+
 
 def read_source(path: Path, author: tuple[str, str] | None, strip: int | None) -> list[Incoming]:
     """Read a file or a folder.
@@ -78,10 +88,13 @@ def read_source(path: Path, author: tuple[str, str] | None, strip: int | None) -
                 file, author, options.get("strip", strip), bool(options.get("reverse"))
             )
         ]
-        if not found:
+        if not any(incoming.has_diff for incoming in found):
             raise UsageError(f"{path} holds no patches", hint="name a folder with a series file, or *.patch")
         return found
-    return _read_file(path, author, strip, False)
+    found = _read_file(path, author, strip, False)
+    if not any(incoming.has_diff for incoming in found):
+        raise UsageError(f"{path} holds no diff", hint="name patches, mailboxes or unified diffs")
+    return found
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, dict[str, int]]]:
@@ -129,8 +142,6 @@ def _read_file(
             found = [_plain(path, raw, author)]
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
-    if not any(incoming.has_diff for incoming in found):
-        raise UsageError(f"{path} holds no diff", hint="name patches, mailboxes or unified diffs")
     return [replace(incoming, strip=strip, reverse=reverse) for incoming in found]
 
 

@@ -17,9 +17,6 @@ from vllm_series.incoming import Incoming, tidy, with_trailers
 from vllm_series.patchfile import Patch
 from vllm_series.refresh import export
 
-#: Levels of folders that are tried for a diff which does not say its own.
-_LEVELS = (1, 0, 2)
-
 
 class Fate(StrEnum):
     """What became of a foreign patch."""
@@ -89,7 +86,7 @@ class Intake:
         if not one.has_diff:
             return Taken(one, one.name, Fate.NO_DIFF, "it changes nothing"), tree
         options = ["--reverse"] if one.reverse else []
-        level, problem = self._apply(index, one, options)
+        level, problem = self._apply(index, tree, one, options)
         fate, detail = Fate.CLEAN, ""
         if problem:
             options.append(f"-p{level}")
@@ -112,21 +109,34 @@ class Intake:
         self._tip = self.bench.commit_tree(new, self._tip, one.author, message)
         return Taken(one, name, fate, detail, tuple(notes)), new
 
-    def _apply(self, index: Index, one: Incoming, options: Sequence[str]) -> tuple[int, str]:
+    def _apply(self, index: Index, tree: str, one: Incoming, options: Sequence[str]) -> tuple[int, str]:
         """Apply with the right ``-p``; says which one it was, and why it cannot be applied."""
         if one.strip is not None:
             return one.strip, index.apply(one.diff, *options, f"-p{one.strip}")
         problems = {}
-        for level in _LEVELS:
+        fallback = None
+        for level in one.levels:
             problem = index.apply(one.diff, *options, f"-p{level}")
-            if not problem:
+            if problem:
+                problems[level] = problem
+                continue
+            if self._at_home(tree, index.write_tree()):
                 return level, ""
-            problems[level] = problem
+            fallback = level if fallback is None else fallback
+            index.reset(tree)
+        if fallback is not None:
+            return fallback, index.apply(one.diff, *options, f"-p{fallback}")
         # A level at which the files are there, and the lines are not, is the right one.
-        level = next(
-            (n for n, text in problems.items() if "patch does not apply" in text or "patch failed" in text), 1
-        )
+        right = [level for level, text in problems.items() if text.startswith("patch failed")]
+        level = (right or list(problems))[0]
         return level, problems[level]
+
+    def _at_home(self, tree: str, new: str) -> bool:
+        """Whether new files lie where the tree has folders: a wrong ``-p`` puts them elsewhere."""
+        changed = self.bench.changed_paths(tree, new)
+        before = self.bench.entries(tree, changed)
+        folders = {path.partition("/")[0] for path in changed if path not in before and "/" in path}
+        return len(self.bench.entries(tree, sorted(folders))) == len(folders)
 
     def _name(self, wanted: str) -> str:
         name, count = wanted, 1
