@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from vllm_series.dropped import FILE_NAME, Dropped, today
+from vllm_series.dropped import FILE, Dropped, with_dropped
 from vllm_series.oplog import PATCHES, Change
-from vllm_series.project import Project
 from vllm_series.restack import Restacked
 
 STATUS = f"{PATCHES}status.toml"
 TESTS = f"{PATCHES}tests.toml"
+#: The verdict of a patch that a person drops, whatever the tool would say of it.
+BY_HAND = "by-hand"
 
 
 def write_restacked(change: Change, restacked: Restacked, series: str) -> None:
@@ -63,19 +65,10 @@ def introduce(change: Change, names: Sequence[str]) -> None:
 
 
 def lay_down(change: Change, names: Sequence[str], reason: str) -> None:
-    """Write into ``dropped.toml`` that patches leave the series."""
+    """Write into ``dropped.toml`` that a person takes patches out of the series."""
     project = change.project
-    entries = [_entry(project, name, reason) for name in names]
-    change.write(f"{PATCHES}{FILE_NAME}", project.dropped.added(entries).encode())
-
-
-def _entry(project: Project, name: str, reason: str) -> Dropped:
-    patch = next((p for base in project.bases if (p := project.patch(name, base)) is not None), None)
-    return Dropped(
-        name=name,
-        reason=reason,
-        date=today(),
-        base=project.pinned.ref,
-        subject=patch.subject if patch else "",
-        sha256=patch.digest if patch else "",
-    )
+    path = project.patch_dir / FILE
+    text = path.read_text("utf-8") if path.is_file() else ""
+    today = datetime.now(UTC).date().isoformat()
+    rows = [Dropped(name, project.pinned.ref, today, BY_HAND, reason) for name in names]
+    change.write(f"{PATCHES}{FILE}", with_dropped(text, rows).encode())

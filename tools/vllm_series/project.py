@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 from vllm_series.bases import Base, parse_bases, serving_base, serving_file
-from vllm_series.dropped import FILE_NAME as DROPPED
-from vllm_series.dropped import DroppedFile, parse_dropped
 from vllm_series.errors import UsageError
 from vllm_series.patchfile import Patch, read_patch
 from vllm_series.series import Series, parse_series
@@ -66,12 +64,6 @@ class Project:
         """``status.toml``; empty if there is none."""
         path = self.patch_dir / "status.toml"
         return parse_status(_read(path) if path.exists() else "", str(path))
-
-    @cached_property
-    def dropped(self) -> DroppedFile:
-        """``dropped.toml``; empty if there is none."""
-        path = self.patch_dir / DROPPED
-        return parse_dropped(_read(path) if path.exists() else "", str(path))
 
     @cached_property
     def files(self) -> frozenset[str]:
