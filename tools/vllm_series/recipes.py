@@ -45,20 +45,32 @@ def replaced(new: Patch, bases: Collection[Base]) -> Recipe:
 
 def folded(names: Sequence[str], into: str) -> Recipe:
     """The patches ``names`` taken into ``into``, whose message stays; their authors are named."""
+    gone = {*names, into}
 
     def recipe(_: Base, patches: Sequence[Patch]) -> Sequence[Item]:
-        parts = [patch for patch in patches if patch.name in (*names, into)]
+        parts = [patch for patch in patches if patch.name in gone]
         found = []
         for patch in patches:
             if patch.name == into:
                 # In the order of the series: a part may need the one before it.
-                message = credited(patch, [part for part in parts if part.name != into])
-                found.append(Item(message, tuple(part.changes for part in parts)))
+                whole = credited(patch, [part for part in parts if part.name != into])
+                needs = [need for part in parts for need in part.depends_on if need not in gone]
+                found.append(Item(needing(whole, needs), tuple(part.changes for part in parts)))
             elif patch.name not in names:
-                found.append(Item.of(patch))
+                needs = [into if need in gone else need for need in patch.depends_on]
+                found.append(Item(needing(patch, needs), (patch.changes,)))
         return found
 
     return recipe
+
+
+def needing(patch: Patch, needs: Sequence[str]) -> Patch:
+    """The patch with other ``Depends-on`` trailers."""
+    wanted = list(dict.fromkeys(needs))
+    if wanted == list(patch.depends_on):
+        return patch
+    lines = [line for line in patch.body.split("\n") if not line.startswith("Depends-on:")]
+    return replace(patch, body="\n".join([*lines, *(f"Depends-on: {need}" for need in wanted)]))
 
 
 def credited(patch: Patch, others: Sequence[Patch]) -> Patch:

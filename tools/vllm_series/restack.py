@@ -127,7 +127,7 @@ def restack(
     Raises:
         ConflictError: A patch does not apply any more, or the result would be another one; the message
             names patch, base and hunk, or the files.
-        PreconditionError: A patch would become empty.
+        PreconditionError: A patch would become empty, or stand before one that it says it needs.
 
     """
     files: dict[str, bytes | None] = {}
@@ -136,6 +136,7 @@ def restack(
     for ground in grounds:
         old = project.patches(ground.base)
         items = recipe(ground.base, old)
+        _require_order(items, names)
         built = _build(bench, ground, old, items, three_way)
         if same_result:
             _require_same(bench, ground, [Item.of(patch) for patch in old], built)
@@ -149,6 +150,18 @@ def restack(
         if path.rpartition("/")[2].removesuffix(".patch") not in names:
             files[path] = None
     return Restacked(files, tuple(merged))
+
+
+def _require_order(items: Sequence[Item], names: Sequence[str]) -> None:
+    for item in items:
+        before = names[: names.index(item.patch.name)]
+        for need in item.patch.depends_on:
+            if need not in before:
+                raise PreconditionError(
+                    f"{item.patch.name} says Depends-on: {need}, which would not stand before it",
+                    hint=f"move both, or edit {item.patch.name} first",
+                    patch=item.patch.name,
+                )
 
 
 def _build(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_series.commands.rework import Bench, Options, Shape, existing, rework
+from vllm_series.commands.rework import Bench, Options, Shape, existing, one_line, rework
 from vllm_series.dependencies import dependents, prerequisites
 from vllm_series.errors import PreconditionError, UsageError
 from vllm_series.facts import forget, lay_down
@@ -51,7 +51,8 @@ def drop(
         lay_down(change, gone, reason.strip())
         forget(change, gone)
 
-    return rework(out, project, "drop", f"drop {', '.join(wanted)}: {reason.strip()}", make, options, facts)
+    text = one_line(f"drop {', '.join(wanted)}: {reason}")
+    return rework(out, project, "drop", text, make, options, facts)
 
 
 def _dependents(project: Project, bench: Bench, names: Sequence[str]) -> dict[str, str]:

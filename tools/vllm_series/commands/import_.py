@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vllm_series.build import commit_stack
 from vllm_series.commands.move import place_of
-from vllm_series.commands.rework import Bench, Options, conclude, workbench
+from vllm_series.commands.rework import Bench, Options, conclude, one_line, workbench
 from vllm_series.commands.split import require_new
 from vllm_series.errors import EXIT_NO, ConflictError, UsageError
 from vllm_series.facts import introduce, write_restacked
@@ -56,7 +56,7 @@ def import_(out: Output, series_dir: Path | None, options: ImportOptions) -> int
             raise UsageError(f"--name is for one patch, and there are {len(incoming)}")
         require_new(project, options.name)
         incoming = [replace(incoming[0], name=options.name)]
-    text = f"import {plural(len(incoming), 'patch')} from {', '.join(options.sources)} {place}"
+    text = one_line(f"import {plural(len(incoming), 'patch')} from {', '.join(options.sources)} {place}")
     if options.common.dry_run:
         with workbench(out, project, options.common.index) as bench:
             rows, restacked, _ = _take_in(out, project, bench, incoming, options)

@@ -134,3 +134,8 @@ def existing(project: Project, name: str) -> str:
     """The name of a patch of the series, whether or not with ``.patch``."""
     (found,) = project.known([name])
     return found
+
+
+def one_line(text: str) -> str:
+    """Text that a person wrote, as the log of operations takes it."""
+    return " ".join(text.split())
