@@ -16,7 +16,7 @@ from pathlib import Path
 from vllm_series.checkout import NAME_TRAILER
 from vllm_series.errors import PreconditionError, UsageError
 from vllm_series.git import CommitInfo, Ident, Repository
-from vllm_series.incoming import tidy, with_trailers
+from vllm_series.incoming import with_trailers
 from vllm_series.newtree import staging_of
 from vllm_series.patchfile import Patch
 from vllm_series.privatefolder import private_folder
@@ -197,7 +197,7 @@ def _message(
     if chosen is None and old is not None:
         return old.author, old.message
     subject, _, body = (chosen.message if chosen else session.title).partition("\n")
-    body, _ = tidy(body.strip("\n"))
+    body = body.strip("\n")
     trailers = [(NAME_TRAILER, session.name)] if not named else []
     if chosen is None or chosen.trailer("Origin") is None:
         trailers.append(("Origin", (old.trailer("Origin") or ("own",))[0] if old else "own"))
