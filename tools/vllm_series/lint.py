@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from vllm_series.dropped import FILE as DROPPED
+from vllm_series.dropped import parse_dropped
 from vllm_series.errors import SeriesError
 from vllm_series.patchfile import MESSAGE_ENDS, Patch, read_patch
 from vllm_series.project import Project
@@ -38,7 +40,7 @@ class Finding:
 
 
 def lint(project: Project) -> list[Finding]:
-    """Check series, patch files, ``base.toml`` and ``status.toml`` against each other."""
+    """Check series, patch files and the TOML files beside them against each other."""
     findings: list[Finding] = []
 
     def attempt(where: str, rule: str, read: object) -> bool:
@@ -52,6 +54,7 @@ def lint(project: Project) -> list[Finding]:
     good = attempt("series", "series", lambda: project.series)
     good &= attempt("patches/base.toml", "bases", lambda: project.bases)
     has_status = attempt("patches/status.toml", "status", lambda: project.status)
+    attempt("patches/dropped.toml", "dropped", lambda: _dropped(project))
     if not good:
         return findings
     findings += _files(project)
@@ -80,6 +83,12 @@ def lint(project: Project) -> list[Finding]:
                     Finding(where, "variant", f"does the same as {name}.patch; remove the variant")
                 )
     return findings
+
+
+def _dropped(project: Project) -> None:
+    path = project.patch_dir / DROPPED
+    if path.is_file():
+        parse_dropped(path.read_text("utf-8", "replace"))
 
 
 def _files(project: Project) -> Iterator[Finding]:
