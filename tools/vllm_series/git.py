@@ -571,6 +571,15 @@ class Repository:
         with self.pristine() as place:
             return place.run("format-patch", *CANONICAL_OPTIONS, "..".join(ends), config=CANONICAL_CONFIG)
 
+    def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
+        """How the commits of the range ``old`` became those of ``new``; a range is a base and a tip."""
+        with self.pristine() as place:
+            out = place.run(
+                "range-diff", "--no-color", "--no-notes", "--no-ext-diff",
+                "..".join(old), "..".join(new), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        return out.decode("utf-8", "replace")
+
     def patch_id(self, patch: bytes) -> str:
         """Git's stable patch id of one patch, empty for a patch without changes."""
         out = self.run("patch-id", "--stable", data=patch).decode()
@@ -631,6 +640,38 @@ class Repository:
                 lines.append(f"update {ref} {new}{f' {old}' if old is not None else ''}\n")
         lines += ["prepare\n", "commit\n"]
         self.run("update-ref", "-m", reason, "--stdin", data="".join(lines).encode())
+
+    def push(self, remote: str, branch: str) -> str:
+        """Push ``branch``, replacing only what this repository has seen there; returns what git said.
+
+        The user's own configuration counts: addresses and credentials stand there.
+
+        Raises:
+            PreconditionError: The remote has refused, or has commits that were not seen here.
+
+        """
+        ref = f"refs/heads/{branch}"
+        command = [f"--git-dir={self.git_dir}", "push", f"--force-with-lease={ref}", remote, f"{ref}:{ref}"]
+        result = _execute(command, user_config=True)
+        if result.returncode != 0:
+            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = next((line.strip() for line in lines if "rejected" in line), _message(result.stderr))
+            raise PreconditionError(
+                f"{branch} was not pushed to {remote}: {reason}",
+                hint=f"look at what is there with: git -C {self.where} fetch {remote}",
+            )
+        return result.stderr.decode("utf-8", "replace").strip()
+
+    def identity(self) -> tuple[str, str] | None:
+        """Name and e-mail address that the user has configured, None if one of them is missing.
+
+        What git would make up from the machine's name is not asked for.
+        """
+        found = []
+        for key in ("user.name", "user.email"):
+            command = [f"--git-dir={self.git_dir}", "config", "--get", key]
+            found.append(_execute(command, user_config=True).stdout.decode("utf-8", "replace").strip())
+        return (found[0], found[1]) if all(found) else None
 
     def switch(self, new: str, branch: str | None) -> None:
         """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
