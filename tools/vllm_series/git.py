@@ -455,6 +455,12 @@ class Repository:
         if self.execute("check-ref-format", "--branch", branch).returncode != 0:
             raise UsageError(f"{branch!r} is no branch name", hint="see: git help check-ref-format")
 
+    def remotes(self) -> dict[str, str]:
+        """The remotes' addresses by name."""
+        result = self.execute("config", "--get-regexp", r"^remote\..*\.url$")
+        rows = (line.partition(" ") for line in os.fsdecode(result.stdout).splitlines())
+        return {key.removeprefix("remote.").removesuffix(".url"): url for key, _, url in rows}
+
     def is_shallow(self) -> bool:
         """Whether history is cut off."""
         return (self.common_dir / "shallow").exists()
