@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllm_series.freshness import Standing, State
+from vllm_series.freshness import Standing
 from vllm_series.gates.subject import Finding
 from vllm_series.statusfile import Status
 from vllm_series.upstreamfacts import Facts, Thread
@@ -95,7 +95,9 @@ class Row:
         if status.intent == "hold":
             return f"held back: {status.note}" if status.note else "held back; status.toml should say why"
         if self.findings:
-            return f"{self.findings[0].code}: {self.findings[0].fix}"
+            # Who sends it is settled when it is exported.
+            first = min(self.findings, key=lambda finding: finding.code in ("dco", "author"))
+            return f"{first.code}: {first.fix}"
         return f"vllm-series export {self.name}"
 
     def document(self) -> dict[str, object]:
@@ -122,19 +124,6 @@ def links_of(status: Status, facts: Facts) -> tuple[Link, ...]:
     return (*own, *others, *issues)
 
 
-def freshness(row: Row) -> str:
-    """The evidence on all bases, in a few words."""
-    words = []
-    for ref, found in row.standings.items():
-        if found.state is State.NOT_NEEDED:
-            continue
-        bad = [f"{tier} {outcome}" for tier, outcome in found.outcomes.items() if outcome != "passed"]
-        good = [tier for tier, outcome in found.outcomes.items() if outcome == "passed"]
-        told = ", ".join([*bad, *good]) if found.state is State.FRESH else found.state.value
-        words.append(f"{ref}: {told}")
-    return "; ".join(words)
-
-
 def gates_text(row: Row) -> str:
     """The gates that object, by code."""
     if not row.gates:
@@ -150,7 +139,7 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = [BEGIN, "| patch | what it does | proven on | upstream |", "|---|---|---|---|"]
     for row in rows:
         threads = ", ".join(f"[#{link.number}]({link.url})" for link in row.links if link.kind == "PR")
-        upstream = f"{row.upstream}: {threads}" if threads else row.upstream
+        upstream = f"{row.upstream}; see {threads}" if threads else row.upstream
         cells = (f"`{row.name}`", row.status.summary or row.title, row.status.proven or "-", upstream)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, END]) + "\n"

@@ -60,6 +60,19 @@ class Standing:
         return {"state": self.state.value, "reason": self.reason, "tiers": self.outcomes}
 
 
+def in_short(found: Mapping[str, Standing]) -> str:
+    """The evidence of one patch on all bases, in a few words: tiers where it is fresh."""
+    words = []
+    for ref, one in found.items():
+        if one.state is State.FRESH:
+            bad = [f"{tier} {outcome}" for tier, outcome in one.outcomes.items() if outcome != "passed"]
+            good = [tier for tier, outcome in one.outcomes.items() if outcome == "passed"]
+            words.append(f"{ref}: {', '.join([*bad, *good])}")
+        elif one.state is not State.NOT_NEEDED:
+            words.append(f"{ref}: {one.state}")
+    return "; ".join(words) or "-"
+
+
 def standing(project: Project, name: str, base: Base) -> Standing:
     """How the evidence of the patch ``name`` on a supported base stands."""
     if project.file_for(name, base) is None:

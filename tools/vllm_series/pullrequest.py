@@ -19,7 +19,7 @@ from vllm_series.upstreamfacts import Facts
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 _ISSUE = re.compile(r"https://github\.com/vllm-project/vllm/(?:issues|pull)/(\d+)")
-#: Tiers whose tests are vLLM's own, so that a reviewer can run them.
+#: Where the base has no template.
 _OWN_CHECKLIST = """\
 <details>
 <summary>Checklist</summary>
@@ -187,7 +187,8 @@ def _red_and_green(
     request: Request, entry: Mapping[str, Any], selectors: Sequence[Selector], whole: bool
 ) -> Iterator[str]:
     """The two runs. Counts are those of all selectors, so they are left out if some are not vLLM's."""
-    command = " \\\n    ".join(["pytest", *map(_arguments, selectors)])
+    arguments = [_arguments(selector) for selector in selectors]
+    command = f"pytest {arguments[0]}" if len(arguments) == 1 else " \\\n    ".join(["pytest", *arguments])
     control = _control(entry)
     yield ""
     yield "With the change:"

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from vllm_series.board import Row, freshness, gates_text, links_of, markdown
+from vllm_series.board import Row, gates_text, links_of, markdown
 from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK, UsageError
-from vllm_series.freshness import Standing, State, standings
+from vllm_series.freshness import Standing, State, in_short, standings
 from vllm_series.gates import FAMILIES, by_family
 from vllm_series.gates.subject import Finding
 from vllm_series.output import Output, plural
@@ -48,7 +48,7 @@ def board(out: Output, series_dir: Path | None, as_markdown: bool, html: Path | 
                 ", ".join(link.text for link in row.links) or "-",
                 row.status.intent,
                 gates_text(row),
-                freshness(row) or "-",
+                in_short(row.standings),
                 row.next_step,
             )
             for row in rows
