@@ -89,3 +89,17 @@ def test_every_patch_on_every_base(recorded):
         "engine-more": ["fresh", "none"],
         "sched-log": ["none", "none"],
     }
+
+
+def test_status_shows_it(recorded, cli):
+    def cell(*args: str) -> str:
+        result = cli("status", *args)
+        return next(line for line in result.out.splitlines() if line.startswith("engine-more"))
+
+    cli.project = recorded
+    assert cell().endswith("v0.33.0: cpu; v0.32.0: none")
+    assert "fresh: cpu passed" in cell("--onto", "v0.33.0")
+    edit(recorded / "patches/engine-fix.patch", "item += 1", "item += 9")
+    assert "v0.33.0: stale" in cell()
+    rows = cli("status", "--json").document["bases"][0]["patches"]
+    assert [row["tests"]["state"] for row in rows] == ["none", "none", "stale", "none"]

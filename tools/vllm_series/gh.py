@@ -56,18 +56,26 @@ class Gh:
 
     def pull_request(self, number: int) -> Thread:
         """The state and title of a pull request."""
-        row = self._ask("pr", "view", str(number), "--repo", UPSTREAM, "--json", "number,state,title")
-        return Thread(str(row["state"]).lower(), str(row["title"]))
+        return self._thread("pr", number)
 
     def issue(self, number: int) -> Thread:
         """The state and title of an issue."""
-        row = self._ask("issue", "view", str(number), "--repo", UPSTREAM, "--json", "number,state,title")
-        return Thread(str(row["state"]).lower(), str(row["title"]))
+        return self._thread("issue", number)
 
     def open_pull_requests(self, query: str) -> dict[int, str]:
         """Titles of the open pull requests that a search finds, by number."""
         rows = self._ask(*search_arguments(query))
-        return {int(row["number"]): str(row["title"]) for row in rows}
+        try:
+            return {int(row["number"]): str(row["title"]) for row in rows}
+        except (KeyError, TypeError, ValueError):
+            raise _other_answer("gh pr list") from None
+
+    def _thread(self, kind: str, number: int) -> Thread:
+        row = self._ask(kind, "view", str(number), "--repo", UPSTREAM, "--json", "number,state,title")
+        try:
+            return Thread(str(row["state"]).lower(), str(row["title"]))
+        except (KeyError, TypeError):
+            raise _other_answer(f"gh {kind} view {number}") from None
 
     def _ask(self, *arguments: str) -> Any:
         result = self._run(*arguments)
@@ -100,3 +108,7 @@ class Gh:
             raise EnvironmentFaultError(
                 f"{line} did not answer in {_LIMIT:.0f} s", hint="check the network and run it again"
             ) from None
+
+
+def _other_answer(line: str) -> EnvironmentFaultError:
+    return EnvironmentFaultError(f"{line} gave another answer than was asked for", hint="is gh up to date?")
