@@ -482,6 +482,12 @@ class Repository:
         if self.execute("check-ref-format", "--branch", branch).returncode != 0:
             raise UsageError(f"{branch!r} is no branch name", hint="see: git help check-ref-format")
 
+    def remotes(self) -> dict[str, str]:
+        """The remotes' addresses by name."""
+        result = self.execute("config", "--get-regexp", r"^remote\..*\.url$")
+        rows = (line.partition(" ") for line in os.fsdecode(result.stdout).splitlines())
+        return {key.removeprefix("remote.").removesuffix(".url"): url for key, _, url in rows}
+
     def is_shallow(self) -> bool:
         """Whether history is cut off."""
         return (self.common_dir / "shallow").exists()
@@ -619,6 +625,15 @@ class Repository:
                 "diff-tree", "--no-commit-id", "-r", "-p", "--full-index", "--binary", "--no-ext-diff",
                 "--no-textconv", commit,
             )  # fmt: skip
+
+    def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
+        """How the commits of the range ``old`` became those of ``new``; a range is a base and a tip."""
+        with self.pristine() as place:
+            out = place.run(
+                "range-diff", "--no-color", "--no-notes", "--no-ext-diff",
+                "..".join(old), "..".join(new), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        return out.decode("utf-8", "replace")
 
     def patch_id(self, patch: bytes) -> str:
         """Git's stable patch id of one patch, empty for a patch without changes."""
@@ -797,6 +812,38 @@ class Repository:
         who = _committer(Ident("vllm-series", "vllm-series@vllm-ampere-multigpu.invalid", 0, "+0000"))
         env = {**who, **{key.replace("COMMITTER", "AUTHOR"): value for key, value in who.items()}}
         return self.run("commit-tree", "-p", "HEAD", "-m", "Saved files", tree, env=env).decode().strip()
+
+    def push(self, remote: str, branch: str) -> str:
+        """Push ``branch``, replacing only what this repository has seen there; returns what git said.
+
+        The user's own configuration counts: addresses and credentials stand there.
+
+        Raises:
+            PreconditionError: The remote has refused, or has commits that were not seen here.
+
+        """
+        ref = f"refs/heads/{branch}"
+        command = [f"--git-dir={self.git_dir}", "push", f"--force-with-lease={ref}", remote, f"{ref}:{ref}"]
+        result = _execute(command, user_config=True)
+        if result.returncode != 0:
+            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = next((line.strip() for line in lines if "rejected" in line), _message(result.stderr))
+            raise PreconditionError(
+                f"{branch} was not pushed to {remote}: {reason}",
+                hint=f"look at what is there with: git -C {self.where} fetch {remote}",
+            )
+        return result.stderr.decode("utf-8", "replace").strip()
+
+    def identity(self) -> tuple[str, str] | None:
+        """Name and e-mail address that the user has configured, None if one of them is missing.
+
+        What git would make up from the machine's name is not asked for.
+        """
+        found = []
+        for key in ("user.name", "user.email"):
+            command = [f"--git-dir={self.git_dir}", "config", "--get", key]
+            found.append(_execute(command, user_config=True).stdout.decode("utf-8", "replace").strip())
+        return (found[0], found[1]) if all(found) else None
 
     def switch(self, new: str, branch: str | None) -> None:
         """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
