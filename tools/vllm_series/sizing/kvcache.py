@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 #: Tokens of the smallest kernel block of the sparse-attention backends
 #: (``get_supported_kernel_block_sizes``).
@@ -129,6 +130,69 @@ class KvPlan:
         return blocks - 1 >= self.blocks_per_request(context)
 
 
+@dataclass(frozen=True)
+class KvGroups:
+    """The groups of layers that share block tables, the same whatever the split over stages.
+
+    Attributes:
+        block_tokens: Tokens of one block of the attention group.
+        page: Bytes of a layer's keys and values in a block, and of a state, which is padded to it.
+        index_page: Bytes of a layer's compressed indexer keys in a block.
+        attention: Sparse-attention layers.
+        draft: Sparse-attention layers of the MTP head.
+        states: The groups of layers with a state.
+        alignment: What the bytes of a block are a multiple of.
+        state_blocks: Blocks that one request holds whatever its length.
+
+    """
+
+    block_tokens: int
+    page: int
+    index_page: int
+    attention: tuple[int, ...]
+    draft: int
+    states: tuple[tuple[int, ...], ...]
+    alignment: int
+    state_blocks: int
+
+    def stage_block_bytes(self, start: int, end: int, *, last: bool) -> int:
+        """Bytes of one block on a stage: those of its largest group (``_get_kv_cache_bytes_per_block``)."""
+        attention = _between(self.attention, start, end) + (self.draft if last else 0)
+        states = max((_between(group, start, end) for group in self.states), default=0)
+        return _round_up(max(attention * (self.page + self.index_page), states * self.page), self.alignment)
+
+
+def group_kv(shape: KvShape, settings: KvSettings) -> KvGroups:
+    """Group the layers of the whole model."""
+    token = _sparse_token_bytes(shape, settings)
+    state = max(_gdn_page(shape, settings), _ple_page(shape, settings))
+    # Platform._align_hybrid_block_size: the attention page covers the largest state; states are padded to it.
+    block = max(KERNEL_BLOCK * _cdiv(state, KERNEL_BLOCK * token), KERNEL_BLOCK)
+    page = block * token
+    index_page = _cdiv(block, shape.compress_ratio) * shape.index_dim * _BF16
+
+    gdn = tuple(layer for layer, linear in enumerate(shape.linear) if linear)
+    attention = tuple(layer for layer, linear in enumerate(shape.linear) if not linear)
+    draft = shape.draft_layers if settings.draft_tokens else 0
+    repeats = len(attention) + draft
+    kinds = (gdn, shape.ple_layers)
+    split = _state_groups([len(kind) for kind in kinds], repeats, repeats * (page + index_page), page)
+    groups = tuple(kind[i::count] for kind, count in zip(kinds, split, strict=True) for i in range(count))
+    # MambaSpec.max_memory_usage_bytes: with prefix caching ("align") two states, and one per draft token.
+    states = (2 if settings.prefix_caching else 1) + settings.draft_tokens
+    return KvGroups(
+        block_tokens=block,
+        page=page,
+        index_page=index_page,
+        attention=attention,
+        draft=draft,
+        states=groups,
+        alignment=_INT8_STRIDE if settings.dtype is KvDtype.INT8 else 1,
+        # A ring of raw indexer keys beside them.
+        state_blocks=len(groups) * states + (1 if attention else 0),
+    )
+
+
 def plan_kv(shape: KvShape, settings: KvSettings, partition: Sequence[int]) -> KvPlan:
     """Plan the caches of a model that is split over pipeline stages.
 
@@ -138,40 +202,17 @@ def plan_kv(shape: KvShape, settings: KvSettings, partition: Sequence[int]) -> K
         partition: Decoder layers per stage.
 
     """
-    sparse_page = _sparse_token_bytes(shape, settings)
-    state = max(_gdn_page(shape, settings), _ple_page(shape, settings))
-    # Platform._align_hybrid_block_size: the attention page covers the largest state; states are padded to it.
-    block = max(KERNEL_BLOCK * _cdiv(state, KERNEL_BLOCK * sparse_page), KERNEL_BLOCK)
-    padded = block * sparse_page
-    index_page = _cdiv(block, shape.compress_ratio) * shape.index_dim * _BF16
-
-    gdn = [layer for layer, linear in enumerate(shape.linear) if linear]
-    sparse = [layer for layer, linear in enumerate(shape.linear) if not linear]
-    draft = shape.draft_layers if settings.draft_tokens else 0
-    repeats = len(sparse) + draft
-    gdn_groups, ple_groups = _state_groups(
-        [len(gdn), len(shape.ple_layers)], repeats, repeats * (padded + index_page), padded
+    groups = group_kv(shape, settings)
+    ends = list(accumulate(partition))
+    stages = zip([0, *ends[:-1]], ends, strict=True)
+    return KvPlan(
+        groups.block_tokens,
+        tuple(
+            groups.stage_block_bytes(start, end, last=number == len(partition) - 1)
+            for number, (start, end) in enumerate(stages)
+        ),
+        groups.state_blocks,
     )
-
-    alignment = _INT8_STRIDE if settings.dtype is KvDtype.INT8 else 1
-    stage_bytes = []
-    start = 0
-    for stage, layers in enumerate(partition):
-        own = range(start, start + layers)
-        start += layers
-        last = stage == len(partition) - 1
-        attention = sum(layer in own for layer in sparse) + (draft if last else 0)
-        sizes = [attention * (padded + index_page)]
-        sizes += [padded * sum(layer in own for layer in gdn[i::gdn_groups]) for i in range(gdn_groups)]
-        sizes += [
-            padded * sum(layer in own for layer in shape.ple_layers[i::ple_groups]) for i in range(ple_groups)
-        ]
-        stage_bytes.append(_round_up(max(sizes), alignment))
-
-    # MambaSpec.max_memory_usage_bytes: with prefix caching ("align") two states, and one per draft token.
-    states = (2 if settings.prefix_caching else 1) + settings.draft_tokens
-    ring = 1 if sparse else 0
-    return KvPlan(block, tuple(stage_bytes), (gdn_groups + ple_groups) * states + ring)
 
 
 def _sparse_token_bytes(shape: KvShape, settings: KvSettings) -> int:
@@ -216,6 +257,10 @@ def _approximate_gcd(values: Sequence[int], lower_bound: int) -> int:
     """The size from ``lower_bound`` on that pads all values least; the larger of equals."""
     sizes = range(max(1, lower_bound), max(values) + 1)
     return min(sizes, key=lambda size: (sum(-value % size for value in values), -size))
+
+
+def _between(layers: Sequence[int], start: int, end: int) -> int:
+    return sum(start <= layer < end for layer in layers)
 
 
 def _cdiv(dividend: int, divisor: int) -> int:
