@@ -11,7 +11,6 @@ from pathlib import Path
 
 import flash_next
 import pytest
-
 from vllm_series.sizing.cards import parse_cards
 from vllm_series.sizing.checkpoint import read_checkpoint
 from vllm_series.sizing.kvcache import KvDtype, KvPlan, KvSettings, plan_kv

@@ -150,7 +150,8 @@ def _print_summary(out: Output, plan: Plan) -> None:
     )
     if plan.even is not None and plan.even.partition != layout.partition:
         own = ",".join(map(str, plan.even.partition))
-        out.say(f"vLLM's own split {own} would hold {thousands(plan.even.tokens)} tokens.")
+        held = f"hold {thousands(plan.even.tokens)} tokens" if plan.even.blocks else "not fit"
+        out.say(f"vLLM's own split {own} would {held}.")
     out.say(
         f"Host memory, about: {gib(host.with_table)} with the n-gram table pinned, "
         f"{gib(host.without_table)} with it on disk, plus what is to cache it. Planned: {plan.place.value}."

@@ -73,7 +73,9 @@ def _flags(model: Model, weights: Weights, layout: Layout, place: TablePlace) ->
     if stages > 1:
         yield Setting("--pipeline-parallel-size", str(stages), "one stage per card, or per group of cards")
     if layout.tensor_parallel > 1:
-        yield Setting("--tensor-parallel-size", str(layout.tensor_parallel), "cards that share a stage")
+        yield Setting(
+            "--tensor-parallel-size", str(layout.tensor_parallel), "stages of fewer cards hold too little"
+        )
         if layout.expert_parallel:
             yield Setting(
                 "--enable-expert-parallel", "", "splitting an expert would cut through a quantization group"
