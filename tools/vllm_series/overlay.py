@@ -255,7 +255,9 @@ def _bytecode(site: Path, path: str) -> list[str]:
     """The compiled forms of a module that are there."""
     module = site / path
     found = (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc")
-    return sorted(p.relative_to(site).as_posix() for p in found if _module_of(p.as_posix()) == module.as_posix())
+    return sorted(
+        p.relative_to(site).as_posix() for p in found if _module_of(p.as_posix()) == module.as_posix()
+    )
 
 
 def _module_of(bytecode: str) -> str:

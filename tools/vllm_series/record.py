@@ -38,4 +38,3 @@ def _line(path: str, content: bytes) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow([path, f"sha256={digest}", len(content)])
     return out.getvalue()
-

@@ -230,8 +230,10 @@ def _remove_empty(root: Path, paths: Sequence[str]) -> None:
         while folder != root:
             try:
                 folder.rmdir()
+            except FileNotFoundError:
+                pass  # Not made yet when the run was killed, or removed for another path.
             except OSError:
-                break  # It holds something, or another path's turn has removed it.
+                break
             folder = folder.parent
 
 

@@ -77,7 +77,9 @@ def _install(out: Output, series_dir: Path | None, options: OverlayOptions) -> i
         action, text = "replaced" if old else "installed", f"ok: {count} put into {installed.site}"
     out.say(text)
     if action in ("installed", "replaced"):
-        out.say("restart a running vLLM; take it out again with: vllm-series overlay --site-packages --uninstall")
+        out.say(
+            "restart a running vLLM; take it out again with: vllm-series overlay --site-packages --uninstall"
+        )
     for item in payload.skipped:
         out.note(f"{item.name} is not needed: {item.reason}")
     return out.finish(EXIT_OK, action=action, site=str(installed.site), manifest=made.document())
