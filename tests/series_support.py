@@ -415,10 +415,10 @@ def as_user(number: int, body: Callable[[], Any]) -> Any:
 
 def open_to_all(path: Path) -> None:
     """Let other users read what a test has made at ``path``: pytest's folders are private."""
+    top = Path(tempfile.gettempdir())
     for folder in (path, *path.parents):
-        if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tempfile.gettempdir()):
-            if folder != Path(tempfile.gettempdir()):
-                folder.chmod(0o755)
+        if folder.stat().st_uid == os.getuid() and top in folder.parents:
+            folder.chmod(0o755)
 
 
 # -- comparing states -------------------------------------------------------------------------------------

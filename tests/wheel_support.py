@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import compileall
 import hashlib
+import io
+import os
 import py_compile
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from series_support import clean_env, write
+import pytest
+from series_support import clean_env
 
 
 def wheel(folder: Path, version: str, files: Mapping[str, bytes | str]) -> Path:
@@ -67,6 +70,63 @@ def pip(environment: Path, *args: str | Path) -> None:
     )
 
 
-def overwrite(site: Path, files: Mapping[str, bytes | str | None]) -> None:
-    """Change installed files as an editor does."""
-    write(site, files)
+class _RemoteFile(io.RawIOBase):
+    """A file on a web server, read in pieces."""
+
+    def __init__(self, url: str) -> None:
+        import requests
+
+        self._url, self._session, self._at = url, requests.Session(), 0
+        with self._session.get(url, headers={"Range": "bytes=0-0"}, stream=True, timeout=60) as answer:
+            answer.raise_for_status()
+            if answer.status_code != 206:
+                pytest.skip("the package index sends whole files alone, and a wheel has 300 MB")
+            self._size = int(answer.headers["Content-Range"].rpartition("/")[2])
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: bytearray) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        answer = self._session.get(self._url, headers={"Range": f"bytes={self._at}-{end - 1}"}, timeout=60)
+        answer.raise_for_status()
+        buffer[: len(answer.content)] = answer.content
+        self._at += len(answer.content)
+        return len(answer.content)
+
+
+def official_python_files(version: str, cache: Path) -> Path:
+    """An archive of the Python files and metadata of vLLM's official wheel: 17 MB of its 300 are fetched."""
+    import pypi_simple
+
+    target = cache / "wheels" / f"vllm-{version}-python.zip"
+    if target.is_file():
+        return target
+    with pypi_simple.PyPISimple(
+        os.environ.get("PIP_INDEX_URL") or pypi_simple.PYPI_SIMPLE_ENDPOINT
+    ) as client:
+        packages = client.get_project_page("vllm", timeout=60).packages
+    found = next(
+        p for p in packages if p.version == version and p.filename.endswith("manylinux_2_28_x86_64.whl")
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    reader = io.BufferedReader(_RemoteFile(found.url), 1 << 20)
+    with zipfile.ZipFile(reader) as archive, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as out:
+        for row in sorted(archive.infolist(), key=lambda row: row.header_offset):
+            if row.filename.endswith(".py") or ".dist-info/" in row.filename:
+                out.writestr(row, archive.read(row))
+    part.replace(target)
+    return target

@@ -91,6 +91,6 @@ def _candidates(path: Path | None) -> Iterator[Path]:
 
 def _entries(site: Path) -> list[str]:
     try:
-        return os.listdir(site)
+        return [entry.name for entry in site.iterdir()]
     except PermissionError:
         raise UsageError(f"{site} cannot be read") from None

@@ -128,7 +128,7 @@ def plan_removal(installed: Installed, manifest: Manifest) -> Changes:
     if manifest.distribution != installed.distribution:
         return _plan_cleanup(installed, manifest)
     _refuse_edited(site, edited(site, manifest))
-    changes: dict[str, Put | None] = {path: None for path in _own_files(site)}
+    changes: dict[str, Put | None] = dict.fromkeys(_own_files(site))
     for path, file in manifest.files.items():
         if file.base is None:
             changes[path] = None
@@ -149,7 +149,7 @@ def _plan_cleanup(installed: Installed, manifest: Manifest) -> Changes:
     record = site / installed.record
     lines = record.read_text("utf-8").splitlines() if record.is_file() else []
     theirs = {line.partition(",")[0] for line in lines}
-    changes: dict[str, Put | None] = {path: None for path in _own_files(site)}
+    changes: dict[str, Put | None] = dict.fromkeys(_own_files(site))
     for path, file in manifest.files.items():
         if path not in theirs and digest_of(site / path) == file.overlay:
             changes[path] = None
