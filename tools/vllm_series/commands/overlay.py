@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vllm_series.commands.apply import final_changes
 from vllm_series.commands.fetch import bring
 from vllm_series.compiled import check_compiles
+from vllm_series.container.files import folder_files, manifest
+from vllm_series.container.folder import write_folder
+from vllm_series.container.spec import make_container, release_of
 from vllm_series.errors import EXIT_OK, UsageError
 from vllm_series.installed import Installed, find_installed
 from vllm_series.locks import locked
@@ -30,10 +34,11 @@ class OverlayOptions:
     path: Path | None = None
     site_packages: bool = False
     uninstall: bool = False
-    image: str | None = None
-    onto: str | None = None
     dry_run: bool = False
     index: str = ""
+    image: str | None = None
+    onto: str | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 def overlay(out: Output, series_dir: Path | None, options: OverlayOptions) -> int:
@@ -43,6 +48,8 @@ def overlay(out: Output, series_dir: Path | None, options: OverlayOptions) -> in
             "overlay needs to know over what: --site-packages or --image TAG",
             hint="an installed wheel: vllm-series overlay --site-packages [PATH]",
         )
+    if options.image is not None:
+        return _image(out, series_dir, options, options.image)
     if options.uninstall:
         return _uninstall(out, options)
     return _install(out, series_dir, options)
@@ -108,6 +115,40 @@ def _uninstall(out: Output, options: OverlayOptions) -> int:
         out.say(f"ok: {plural(len(restored), 'file')} restored in {installed.site}, as before the overlay")
     action = "dry run" if options.dry_run else "cleared" if upgraded else "uninstalled"
     return out.finish(EXIT_OK, action=action, site=str(installed.site), restored=restored)
+
+
+def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image: str) -> int:
+    if options.uninstall:
+        raise UsageError("--uninstall goes with --site-packages; a folder for an image can simply be removed")
+    container = make_container(image, **options.container)
+    ref = options.onto or release_of(image)
+    if ref is None:
+        raise UsageError(
+            f"{image} does not say which release of vLLM it has",
+            hint="take an image with a release tag, or name the release with --onto v0.33.0",
+        )
+    folder = (options.path or Path("vllm-series-overlay")).absolute()
+    payload = payload_of(out, series_dir, ref, image, options.index)
+    files = folder_files(container, payload)
+    if not options.dry_run:
+        write_folder(folder, files)
+    out.say(
+        f"{'would write' if options.dry_run else 'ok:'} {folder}: {plural(len(payload.files), 'file')} of "
+        f"{plural(len(payload.patches), 'patch')} over {image}"
+    )
+    if not options.dry_run:
+        out.say(f"check it:  {folder}/docker-run.sh --verify          (or podman-run.sh)")
+        out.say(f"start it:  MODEL=/path/to/checkpoint {folder}/docker-run.sh")
+    if container.remove_torchcodec:
+        out.note("torchcodec is removed before vLLM starts: the image has CUDA 12, and it wants CUDA 13")
+    return out.finish(
+        EXIT_OK,
+        action="dry run" if options.dry_run else "written",
+        folder=str(folder),
+        files=sorted(files),
+        remove_torchcodec=container.remove_torchcodec,
+        manifest=manifest(container, payload),
+    )
 
 
 @contextmanager
