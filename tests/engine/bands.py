@@ -87,8 +87,6 @@ def loops(tokens: Sequence[int]) -> bool:
     """Whether a run ends in a few tokens that repeat."""
     for period in range(1, _PERIOD + 1):
         tail = tokens[-period * _REPEATS :]
-        if len(tail) == period * _REPEATS and all(
-            tail[i] == tail[i % period] for i in range(len(tail))
-        ):
+        if len(tail) == period * _REPEATS and all(tail[i] == tail[i % period] for i in range(len(tail))):
             return True
     return False

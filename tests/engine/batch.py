@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the scenarios, many at the same time, and write all results into one file.
 
-``python -m engine.batch PLACE RESULTS.json`` where ``vllm-series env unpack`` has been. The results are kept by
-tree and scenario, with the machine they come from, and the file is whole after every single run: what runs
-out of time is missing, and nothing else. ``vllm-series test --results`` judges them.
+``python -m engine.batch PLACE RESULTS.json`` where ``vllm-series env unpack`` has been. The results are kept
+by tree and scenario, with the machine they come from, and the file is whole after every single run: what
+runs out of time is missing, and nothing else. ``vllm-series test --results`` judges them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from threading import Condition
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "tools")]
-from engine.scenarios import SCENARIOS, SERIES, Scenario  # noqa: E402
-
 from vllm_series.supervise import supervise  # noqa: E402
+
+from engine.scenarios import SCENARIOS, SERIES, Scenario  # noqa: E402
 
 SCHEMA = 1
 HERE = Path(__file__).resolve().parent
@@ -168,7 +168,9 @@ class Batch:
             values["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
         return values
 
-    def command(self, name: str, command: Sequence[str], env: Mapping[str, str], limit: float) -> dict[str, Any]:
+    def command(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], limit: float
+    ) -> dict[str, Any]:
         """Run a command that writes a result file; the result, with what the log says."""
         folder = self.work / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,9 +205,7 @@ class Batch:
             file.write_text(json.dumps(scenario.document()))
             limit = _CONTROL_LIMIT if scenario.fails else _LIMIT
             command = [sys.executable, str(HERE / "run.py"), str(file), str(self.checkpoint)]
-            run = self.command(
-                scenario.key, command, self.variables(scenario.role, number, scenario), limit
-            )
+            run = self.command(scenario.key, command, self.variables(scenario.role, number, scenario), limit)
             tree = self.place.trees[scenario.role]
             run |= {"role": scenario.role, "relay": self._relayed(scenario)}
             self.results.add(tree, scenario.name, run)

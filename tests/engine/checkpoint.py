@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from startup.checkpoints import Checkpoint, tiny_config, write_bf16  # noqa: E402
+from startup.checkpoints import Checkpoint, tiny_config, write_bf16
 
 LAYERS = 8
 STD, HEAD_STD = 0.02, 0.6

@@ -67,7 +67,7 @@ def hit_like_cold(results: Results, name: str) -> str:
 
 
 def sound(results: Results, name: str) -> str:
-    """Every number is finite, every request got its tokens, and none loops that the plain engine's does not."""
+    """Every number is finite, every request got its tokens, and none loops that does not elsewhere."""
     run, anchor = results.run(name), results.of_series(ANCHOR)
     made = 0
     for step in run["steps"]:

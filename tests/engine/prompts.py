@@ -34,5 +34,7 @@ def prompts(name: str) -> list[list[int]]:
 
 def mixed(generator: random.Random) -> list[list[int]]:
     """Some prompts of mixed lengths, as a server gets them."""
-    lengths = [generator.choice([5, 9, 70, 144, 333, 600, 1500, 2900]) for _ in range(generator.randint(1, 8))]
+    lengths = [
+        generator.choice([5, 9, 70, 144, 333, 600, 1500, 2900]) for _ in range(generator.randint(1, 8))
+    ]
     return [[generator.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(n)] for n in lengths]

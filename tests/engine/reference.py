@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from engine.prompts import prompts  # noqa: E402
+from engine.prompts import prompts
 
 
 def logprobs(model: torch.nn.Module, prompt: list[int]) -> torch.Tensor:

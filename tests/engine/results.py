@@ -95,7 +95,11 @@ def series_tree(document: Mapping[str, Any]) -> str:
 
 def cause(run: Mapping[str, Any]) -> str:
     """Why a run failed: the first exception that is not only about another one."""
-    secondary = ("RuntimeError: Engine core initialization failed", "EngineDeadError", "EngineCore encountered")
+    secondary = (
+        "RuntimeError: Engine core initialization failed",
+        "EngineDeadError",
+        "EngineCore encountered",
+    )
     found = [line for line in run.get("causes", ()) if not any(word in line for word in secondary)]
     return str((found or [run["error"]])[0])[:300]
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from engine.prompts import mixed, prompts  # noqa: E402
+from engine.prompts import mixed, prompts
 
 _KEYS = {"name", "engine", "engram", "steps", "partitions"}
 _COUNTERS = {

@@ -106,8 +106,10 @@ _INT8 = {"kv_cache_dtype": "int8_per_token_head"}
 _MTP = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
 _FILE = {"host_file_gather": True}
 _PINNED = {"cpu_offload": True}
-#: Too few blocks for the prompts that come in between, and room on the host for all.
+#: A request takes up to 17 blocks of 272 tokens. There are too few for the prompts that come in between, and
+#: room on the host for all.
 _TIER = {
+    "num_gpu_blocks_override": 40,
     "kv_offloading_size": 1.0,
     "max_model_len": 2048,
     "max_num_seqs": 2,

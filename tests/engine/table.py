@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from engine.checks import CHECKS  # noqa: E402
-from engine.results import FailedError, NotRunError, Results, cause  # noqa: E402
-from engine.scenarios import SCENARIOS  # noqa: E402
+from engine.checks import CHECKS
+from engine.results import FailedError, NotRunError, Results, cause
+from engine.scenarios import SCENARIOS
 
 
 def rows(results: Results) -> Iterator[tuple[str, str, str]]:

@@ -39,6 +39,8 @@ def test_one_stage(results: Results, check: Check) -> None:
     judge(results, check)
 
 
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.tier == "pp"], ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS if check.tier == "pp"], ids=lambda check: check.id
+)
 def test_stages(results: Results, check: Check) -> None:
     judge(results, check)

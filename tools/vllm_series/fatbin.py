@@ -76,9 +76,7 @@ def needed(entries: list[Entry], architecture: int) -> list[Entry]:
     earlier = [
         e
         for e in entries
-        if e.machine_code
-        and e.architecture // 10 == architecture // 10
-        and e.architecture <= architecture
+        if e.machine_code and e.architecture // 10 == architecture // 10 and e.architecture <= architecture
     ]
     return exact or ptx or earlier
 

@@ -130,10 +130,13 @@ def write_pack(contents: Contents, folder: Path, part_size: int, preset: int = 9
     try:
         folder.mkdir(parents=True, exist_ok=True)
         splitter = _Splitter(folder, part_size)
-        with splitter, lzma.LZMAFile(splitter, "wb", preset=preset) as stream:  # type: ignore[arg-type]
-            with tarfile.open(fileobj=stream, mode="w|") as archive:
-                for name, data in sorted(_files(contents).items()):
-                    _add(archive, name, data)
+        with (
+            splitter,
+            lzma.LZMAFile(splitter, "wb", preset=preset) as stream,  # type: ignore[arg-type]
+            tarfile.open(fileobj=stream, mode="w|") as archive,
+        ):
+            for name, data in sorted(_files(contents).items()):
+                _add(archive, name, data)
         rows = []
         for path in splitter.parts:
             with path.open("rb") as part:

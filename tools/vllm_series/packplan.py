@@ -18,7 +18,8 @@ from vllm_series.tiers import RECORDED
 SERIES = "series"
 REQUIREMENTS = Path(__file__).resolve().parent / "gpuenv" / "requirements.txt"
 #: What pip may take for a Linux machine with a recent C library.
-_PLATFORMS = tuple(f"manylinux_2_{n}_x86_64" for n in (34, 31, 28, 27, 26, 24, 17, 5)) + (
+_PLATFORMS = (
+    *(f"manylinux_2_{n}_x86_64" for n in (34, 31, 28, 27, 26, 24, 17, 5)),
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
@@ -37,7 +38,7 @@ def roles(project: Project, target: Target, table: TestTable) -> dict[str, str]:
 
 
 def wheels(folder: Path, release: str, python: str = "3.12") -> tuple[Path, tuple[Path, ...]]:
-    """vLLM's wheel and those of the packages beside it; downloaded into ``folder`` as far as they lack.
+    """The wheels of vLLM and of the packages beside it; downloaded into ``folder`` as far as they lack.
 
     Raises:
         EnvironmentFaultError: The package index does not have them, or cannot be reached.

@@ -57,9 +57,9 @@ TIERS = (
     Tier("cpu", "vLLM's tests in pure Python", {**_CPU, **_NO_GPU}, upstream=True),
     Tier("interpret", "GPU kernels in Triton's interpreter", _KERNELS),
     Tier("compile", "GPU kernels compiled ahead of time", _KERNELS, limit=1800.0),
-    Tier("gpu", "GPU kernels on a GPU", recorded=True),
-    Tier("engine", "a vLLM engine on one GPU", recorded=True),
-    Tier("pp", "a vLLM engine with pipeline stages", recorded=True),
+    Tier("gpu", "GPU kernels on a GPU", {**_CPU, **_NO_GPU}, recorded=True),
+    Tier("engine", "a vLLM engine on one GPU", {**_CPU, **_NO_GPU}, recorded=True),
+    Tier("pp", "a vLLM engine with pipeline stages", {**_CPU, **_NO_GPU}, recorded=True),
 )
 
 #: The tiers that ``tests.toml`` may name.

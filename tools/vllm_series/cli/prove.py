@@ -171,7 +171,8 @@ def env_pack(
         ),
     ] = None,
     onto: Annotated[
-        str, typer.Option("--onto", metavar="REF", help="Release. Default: the pinned one.", show_default=False)
+        str,
+        typer.Option("--onto", metavar="REF", help="Release. Default: the pinned one.", show_default=False),
     ] = "",
     architecture: Annotated[
         int, typer.Option("--arch", metavar="NN", min=70, help="Of the GPU: 86 for a 3090, 90 for an H200.")

@@ -139,9 +139,7 @@ def pack(out: Output, series_dir: Path | None, options: PackOptions) -> int:
     out.table(("role", "tree"), [(role, tree[:12]) for role, tree in trees.items()])
     out.say(f"{options.folder}: {plural(len(parts), 'part')}, {total / 1e6:.1f} MB")
     out.say(f"there: python3 {options.folder.name}/unpack.py {options.folder.name} FOLDER")
-    return out.finish(
-        EXIT_OK, release=release, trees=trees, parts=[path.name for path in parts], bytes=total
-    )
+    return out.finish(EXIT_OK, release=release, trees=trees, parts=[path.name for path in parts], bytes=total)
 
 
 def unpack(out: Output, parts: Path, folder: Path) -> int:
