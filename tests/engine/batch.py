@@ -205,6 +205,9 @@ class Batch:
             file.write_text(json.dumps(scenario.document()))
             limit = _CONTROL_LIMIT if scenario.fails else _LIMIT
             command = [sys.executable, str(HERE / "run.py"), str(file), str(self.checkpoint)]
+            if scenario.tests:
+                tree = str(self.place.tree(scenario.role))
+                command = [sys.executable, str(HERE / "kernels.py"), tree, *scenario.tests]
             run = self.command(scenario.key, command, self.variables(scenario.role, number, scenario), limit)
             tree = self.place.trees[scenario.role]
             run |= {"role": scenario.role, "relay": self._relayed(scenario)}

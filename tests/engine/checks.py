@@ -112,6 +112,15 @@ def comes_back(results: Results, name: str) -> str:
     return f"{apart}, reread {reread}, {hits:.0f} tokens from the host, tokens {tokens}"
 
 
+def tests_pass(results: Results, name: str) -> str:
+    """The tree's own tests for the GPU pass."""
+    tests = results.run(name)["tests"]
+    bad = sorted(node for node, outcome in tests.items() if outcome != "passed")
+    assert not bad, f"{bad[0]} {tests[bad[0]]}"
+    assert tests, "no test was run"
+    return f"{len(tests)} passed"
+
+
 def drafts(results: Results, name: str) -> str:
     """The MTP head proposed tokens."""
     counters = [step["counters"] for step in results.run(name)["steps"]]
@@ -157,6 +166,8 @@ def _checks_of(scenario: Scenario) -> list[Check]:
     claims: list[Callable[[Results, str], str]] = []
     if scenario.partitions:
         claims = [partitions]
+    elif scenario.tests:
+        claims = [tests_pass]
     elif scenario.steps == OFFLOAD:
         claims = [comes_back]
     else:
@@ -167,7 +178,7 @@ def _checks_of(scenario: Scenario) -> list[Check]:
             claims.append(like_reference)
         if "speculative_config" in scenario.engine:
             claims.append(drafts)
-    tier = "pp" if scenario.stages > 1 else "engine"
+    tier = "gpu" if scenario.tests else "pp" if scenario.stages > 1 else "engine"
     return [Check(claim, scenario.name, tier) for claim in claims]
 
 

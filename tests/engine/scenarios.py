@@ -60,6 +60,7 @@ class Scenario:
         engram: Arguments of ``EngramConfig``.
         steps: See ``run.py``.
         partitions: Partitions to ask about instead of steps.
+        tests: Tests of the tree to run instead, as node ids; an expression behind one (``FILE::-k X``) is for all.
         stages: Pipeline stages.
         partition: Layers per stage, where there are several.
         relay: Whether it can only be run with two stages on one GPU.
@@ -73,6 +74,7 @@ class Scenario:
     engram: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = STANDARD
     partitions: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
     stages: int = 1
     partition: str = ""
     relay: bool = False
@@ -125,6 +127,12 @@ def _without(patch: str, scenario: Scenario, **fields: Any) -> Scenario:
     return Scenario(**{**values, "role": f"without {patch}", "fails": True, **fields})
 
 
+def _kernels(patch: str, name: str, *tests: str) -> Iterator[Scenario]:
+    scenario = Scenario(f"kernels-{name}", steps=(), tests=tests)
+    yield scenario
+    yield _without(patch, scenario)
+
+
 def _all() -> Iterator[Scenario]:
     """Every scenario, the important ones first; those that compile most of the kernels among them."""
     first = {"steps": (_GENERATE, _SCORE, _RESCORE)}
@@ -153,6 +161,22 @@ def _all() -> Iterator[Scenario]:
     )
     yield Scenario("offload", engine=_TIER, steps=OFFLOAD)
     yield Scenario("offload-int8", engine={**_TIER, **_INT8}, steps=OFFLOAD)
+    yield from _kernels(
+        "pp-handler-stream",
+        "stream",
+        "tests/v1/worker/test_pp_utils.py::test_broadcasts_are_ordered_on_the_stream_the_model_runs_on",
+    )
+    yield from _kernels(
+        "qsa-int8-kv",
+        "int8",
+        "tests/models/qwen4_exp/test_qsa_prepare.py",
+        "tests/models/qwen4_exp/test_qsa_reference.py::-k int8 and (prepare or edge_rows or every_byte)",
+    )
+    yield from _kernels(
+        "qsa-fp8-kv-sm80",
+        "fp8",
+        "tests/models/qwen4_exp/test_qsa_prepare.py::test_qsa_fused_prepare_encodes_every_bf16_value_as_e4m3",
+    )
     yield file
     yield _two("pp-int8", engine=_INT8)
     yield _two("pp-fp8", engine=_FP8)

@@ -42,6 +42,8 @@ def good_run(scenario: Scenario, apart: float = ROUNDING) -> dict[str, Any]:
             for p in scenario.partitions
         ]
         return {**run, "steps": [], "partitions": rows}
+    if scenario.tests:
+        return {**run, "steps": [], "tests": {"a::b": "passed"}}
     done: list[dict[str, Any]] = []
     for step in scenario.steps:
         done.append({**step, **_step(dict(step), done, noise, apart)})

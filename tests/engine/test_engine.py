@@ -33,6 +33,13 @@ def judge(results: Results, check: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    "check", [check for check in CHECKS if check.tier == "gpu"], ids=lambda check: check.id
+)
+def test_kernels(results: Results, check: Check) -> None:
+    judge(results, check)
+
+
+@pytest.mark.parametrize(
     "check", [check for check in CHECKS if check.tier == "engine"], ids=lambda check: check.id
 )
 def test_one_stage(results: Results, check: Check) -> None:
