@@ -230,7 +230,9 @@ def test_the_runner_exits_2_on_a_bad_scenario(tmp_path: Path) -> None:
         tmp_path,
         tmp_path / "r",
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT / "tests")}
+    )
     assert ended.returncode == 2
     assert "not JSON" in ended.stderr
     assert not (tmp_path / "r").exists()
