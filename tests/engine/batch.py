@@ -25,6 +25,7 @@ from typing import Any
 
 from vllm_series.supervise import supervise
 
+from engine.results import OUT_OF_TIME
 from engine.scenarios import SCENARIOS, SERIES, Scenario
 
 SCHEMA = 1
@@ -174,13 +175,18 @@ class Batch:
         folder = self.work / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
         result, log = folder / "result.json", folder / "log.txt"
-        end = min(time.monotonic() + limit, self.deadline)
+        own_end = time.monotonic() + limit
+
+        def watch() -> str:
+            now = time.monotonic()
+            return OUT_OF_TIME if now > self.deadline else "time limit" if now > own_end else ""
+
         ended = supervise(
             [*command, str(result)],
             cwd=folder,
             env=env,
             log=log,
-            watch=lambda: "time limit" if time.monotonic() > end else "",
+            watch=watch,
         )
         found: dict[str, Any] = {"outcome": "failed", "error": "", "steps": [], "seconds": {}}
         if result.is_file():

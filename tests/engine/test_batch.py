@@ -66,7 +66,7 @@ def test_every_scenario_runs_that_there_is_a_tree_for(place: Path, monkeypatch: 
     names = {f"a1/{s.name}" for s in SCENARIOS if s.role == SERIES} | {"a1/reference", "b2/pp-eager"}
     # The one that hangs ends with the time, and no other waits for it.
     assert set(runs) == names
-    assert runs["a1/fp8"]["error"] == "time limit"
+    assert runs["a1/fp8"]["error"] == "out of time"
     assert runs["a1/int8"]["outcome"] == "failed"
     assert runs["a1/int8"]["causes"] == ["ValueError: no such cache"]
     assert {runs[name]["outcome"] for name in names - {"a1/fp8", "a1/int8"}} == {"finished"}

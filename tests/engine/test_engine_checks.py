@@ -170,6 +170,14 @@ def test_what_was_not_run_is_neither_good_nor_bad() -> None:
         Results(GOOD, "0123456").run("eager")
 
 
+def test_a_run_that_the_end_cut_off_says_nothing() -> None:
+    def cut(run: Run) -> None:
+        run.update(outcome="failed", error="out of time")
+
+    with pytest.raises(NotRunError, match="did not end in time"):
+        check_of("like_anchor-int8").claim(judged(cut, "int8"), "int8")
+
+
 def test_causes_are_exceptions_named_once() -> None:
     log = (
         "INFO all is well\n"
