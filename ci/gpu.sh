@@ -9,11 +9,11 @@ set -uo pipefail
 place=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")
-tests="$place/project/tests/engine"
+export PYTHONPATH="$place/project/tests:$place/project/tools"
 
-python3 "$tests/batch.py" "$place" "$out/results.json" --seconds "${SECONDS_LEFT:-440}" ${ONLY:+--only $ONLY}
+python3 -m engine.batch "$place" "$out/results.json" --seconds "${SECONDS_LEFT:-420}" ${ONLY:+--only $ONLY}
 batch=$?
 tar -czf "$out/logs.tar.gz" -C "$place/work" --ignore-failed-read runs
 if [ $batch -ne 0 ]; then exit $batch; fi
-python3 "$tests/table.py" "$out/results.json" | tee "$out/table.txt"
+python3 -m engine.table "$out/results.json" | tee "$out/table.txt"
 exit "${PIPESTATUS[0]}"

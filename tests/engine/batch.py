@@ -23,10 +23,10 @@ from pathlib import Path
 from threading import Condition
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "tools")]
-from vllm_series.supervise import supervise  # noqa: E402
+from vllm_series.supervise import supervise
 
-from engine.scenarios import SCENARIOS, SERIES, Scenario  # noqa: E402
+from engine.results import OUT_OF_TIME
+from engine.scenarios import SCENARIOS, SERIES, Scenario
 
 SCHEMA = 1
 HERE = Path(__file__).resolve().parent
@@ -175,13 +175,18 @@ class Batch:
         folder = self.work / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
         result, log = folder / "result.json", folder / "log.txt"
-        end = min(time.monotonic() + limit, self.deadline)
+        own_end = time.monotonic() + limit
+
+        def watch() -> str:
+            now = time.monotonic()
+            return OUT_OF_TIME if now > self.deadline else "time limit" if now > own_end else ""
+
         ended = supervise(
             [*command, str(result)],
             cwd=folder,
             env=env,
             log=log,
-            watch=lambda: "time limit" if time.monotonic() > end else "",
+            watch=watch,
         )
         found: dict[str, Any] = {"outcome": "failed", "error": "", "steps": [], "seconds": {}}
         if result.is_file():
@@ -204,10 +209,10 @@ class Batch:
             file = self.work / f"{scenario.key}.json"
             file.write_text(json.dumps(scenario.document()))
             limit = _CONTROL_LIMIT if scenario.fails else _LIMIT
-            command = [sys.executable, str(HERE / "run.py"), str(file), str(self.checkpoint)]
+            command = [*_program("run"), str(file), str(self.checkpoint)]
             if scenario.tests:
                 tree = str(self.place.tree(scenario.role))
-                command = [sys.executable, str(HERE / "kernels.py"), tree, *scenario.tests]
+                command = [*_program("treetests"), tree, *scenario.tests]
             run = self.command(scenario.key, command, self.variables(scenario.role, number, scenario), limit)
             tree = self.place.trees[scenario.role]
             run |= {"role": scenario.role, "relay": self._relayed(scenario)}
@@ -221,10 +226,15 @@ class Batch:
 
     def reference(self) -> None:
         """Have Hugging Face's implementation compute the reference."""
-        command = [sys.executable, str(HERE / "reference.py"), str(self.checkpoint)]
+        command = [*_program("reference"), str(self.checkpoint)]
         run = self.command(REFERENCE, command, self.variables(SERIES, 0), _LIMIT)
         self.results.add(self.place.trees[SERIES], REFERENCE, run)
         say(f"{REFERENCE}: {run['outcome']}", run)
+
+
+def _program(name: str) -> list[str]:
+    """A module of this folder as a command. As a script, its folder would hide packages of other names."""
+    return [sys.executable, "-m", f"{HERE.name}.{name}"]
 
 
 def causes(log: str) -> list[str]:
@@ -246,7 +256,7 @@ def main() -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios to run; default: all")
     parser.add_argument("--seconds", type=float, default=480.0, help="time for everything")
-    parser.add_argument("--slots", type=int, default=max(2, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--slots", type=int, default=max(2, os.cpu_count() or 2))
     args = parser.parse_args()
     deadline = time.monotonic() + args.seconds
     place = Place.read(args.place.absolute())
@@ -259,7 +269,8 @@ def main() -> int:
     checkpoint = work / "checkpoint"
     writing = None
     if not checkpoint.exists():
-        writing = subprocess.Popen([sys.executable, str(HERE / "checkpoint.py"), str(checkpoint)])
+        env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+        writing = subprocess.Popen([*_program("checkpoint"), str(checkpoint)], env=env)
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
     if probe.returncode != 0 or (writing is not None and writing.wait() != 0):
         print(f"this machine cannot run them: {probe.stderr.strip()[-500:]}", file=sys.stderr)

@@ -13,10 +13,8 @@ measures both.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from startup.checkpoints import Checkpoint, tiny_config, write_bf16
 
 LAYERS = 8

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.prompts import prompts
 
 
@@ -50,7 +48,7 @@ def measure(checkpoint: Path, device: str, longest: int) -> dict[str, Any]:
         reference = logprobs(exact, prompt)
         quarter, half = max(1, len(prompt) // 4), len(prompt) // 2
         cut = logprobs(exact, prompt[quarter:])[half - quarter :]
-        found["logprobs"].append(reference.tolist())
+        found["logprobs"].append([round(value, 5) for value in reference.tolist()])
         found["rounding"].append((logprobs(rounded, prompt) - reference).abs().mean().item())
         found["context"].append((cut - reference[half:]).abs().mean().item())
     return found

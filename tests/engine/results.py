@@ -12,6 +12,8 @@ from typing import Any
 SCHEMA = 1
 SERIES = "series"
 REFERENCE = "reference"
+#: The error of a run that had to end with all others. It says nothing of the tree.
+OUT_OF_TIME = "out of time"
 
 
 class NotRunError(Exception):
@@ -72,6 +74,8 @@ class Results:
         if key not in self.document["runs"]:
             raise NotRunError(f"{name} was not run on the tree {(tree or self.tree)[:12]}")
         found: Mapping[str, Any] = self.document["runs"][key]
+        if found["error"] == OUT_OF_TIME:
+            raise NotRunError(f"{name} did not end in time")
         return found
 
     def of_series(self, name: str) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run one scenario in a real vLLM engine and write what came out of it.
 
-``python run.py SCENARIO.json CHECKPOINT RESULT.json``
+``python -m engine.run SCENARIO.json CHECKPOINT RESULT.json``
 
 A scenario is a JSON object: ``engine`` holds arguments of ``LLM``, ``engram`` those of its ``EngramConfig``,
 and ``steps`` what to do with the engine, in order:
@@ -30,7 +30,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.prompts import mixed, prompts
 
 _KEYS = {"name", "engine", "engram", "steps", "partitions"}
@@ -40,6 +39,8 @@ _COUNTERS = {
     "vllm:spec_decode_num_draft_tokens": "draft_tokens",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
 }
+#: Of a log-probability that are kept.
+_DIGITS = 5
 Result = dict[str, Any]
 
 
@@ -215,7 +216,7 @@ def _prompt_logprobs(llm: Any, given: list[list[int]]) -> list[list[float]]:
         use_tqdm=False,
     )
     return [
-        [output.prompt_logprobs[i][prompt[i]].logprob for i in range(1, len(prompt))]
+        [round(output.prompt_logprobs[i][prompt[i]].logprob, _DIGITS) for i in range(1, len(prompt))]
         for prompt, output in zip(given, outputs, strict=True)
     ]
 
@@ -223,7 +224,7 @@ def _prompt_logprobs(llm: Any, given: list[list[int]]) -> list[list[float]]:
 def _generated(outputs: list[Any]) -> Result:
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     logprobs = [
-        [at[token].logprob for token, at in zip(row, output.outputs[0].logprobs, strict=True)]
+        [round(at[token].logprob, _DIGITS) for token, at in zip(row, output.outputs[0].logprobs, strict=True)]
         for row, output in zip(tokens, outputs, strict=True)
     ]
     cached = [output.num_cached_tokens or 0 for output in outputs]

@@ -60,7 +60,7 @@ class Scenario:
         engram: Arguments of ``EngramConfig``.
         steps: See ``run.py``.
         partitions: Partitions to ask about instead of steps.
-        tests: Tests of the tree to run instead, as node ids; an expression behind one (``FILE::-k X``) is for all.
+        tests: Node ids in the tree to run instead; an expression behind one (``FILE::-k X``) is for all.
         stages: Pipeline stages.
         partition: Layers per stage, where there are several.
         relay: Whether it can only be run with two stages on one GPU.

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.checks import CHECKS
 from engine.results import FailedError, NotRunError, Results, cause
 from engine.scenarios import SCENARIOS

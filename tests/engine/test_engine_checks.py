@@ -170,6 +170,14 @@ def test_what_was_not_run_is_neither_good_nor_bad() -> None:
         Results(GOOD, "0123456").run("eager")
 
 
+def test_a_run_that_the_end_cut_off_says_nothing() -> None:
+    def cut(run: Run) -> None:
+        run.update(outcome="failed", error="out of time")
+
+    with pytest.raises(NotRunError, match="did not end in time"):
+        check_of("like_anchor-int8").claim(judged(cut, "int8"), "int8")
+
+
 def test_causes_are_exceptions_named_once() -> None:
     log = (
         "INFO all is well\n"
@@ -230,7 +238,9 @@ def test_the_runner_exits_2_on_a_bad_scenario(tmp_path: Path) -> None:
         tmp_path,
         tmp_path / "r",
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT / "tests")}
+    )
     assert ended.returncode == 2
     assert "not JSON" in ended.stderr
     assert not (tmp_path / "r").exists()

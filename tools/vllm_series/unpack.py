@@ -8,7 +8,7 @@ This file travels with the archive, and needs Python's standard library alone. T
 * ``site/``: Python packages that the machine lacks;
 * ``project/``: this project's tests and what they need.
 
-Here each tree becomes a whole folder again, made of hard links to the base.
+Here each tree becomes a whole folder again, made of links to the base.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 SCHEMA = 1
 INDEX = "parts.json"
@@ -128,30 +128,40 @@ def compile_sources(new: Path) -> None:
 
 
 def complete(base: Path, tree: Path) -> None:
-    """Link into a tree every file of the base that it neither has nor lacks."""
+    """Give a tree everything of the base that it neither has nor lacks.
+
+    A folder in which nothing differs is one symbolic link, and other files are hard links.
+    """
     removed = set(json.loads((tree / REMOVED).read_text("utf-8")))
     (tree / REMOVED).unlink()
     own = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
-    for path in _files(base):
-        name = path.relative_to(base).as_posix()
-        source = _source(name)
-        if name in own or source in own or source in removed:
-            continue
-        target = tree / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, target)
+    changed = own | removed
+    mixed = {str(folder) for name in changed for folder in PurePosixPath(name).parents}
+    _link(base, tree, PurePosixPath(), changed, mixed)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for here, _, names in os.walk(folder):
-        for name in names:
-            yield Path(here) / name
+def _link(base: Path, tree: Path, folder: PurePosixPath, changed: set[str], mixed: set[str]) -> None:
+    (tree / folder).mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(base / folder):
+        name = folder / entry.name
+        if not entry.is_dir():
+            if str(name) not in changed:
+                os.link(entry.path, tree / name)
+        elif entry.name == "__pycache__":
+            _link_compiled(base, tree, name, changed)
+        elif str(name) in mixed:
+            _link(base, tree, name, changed, mixed)
+        else:
+            (tree / name).symlink_to(os.path.relpath(base / name, tree / folder))
 
 
-def _source(name: str) -> str:
-    """The source file of a compiled one; any other name is its own."""
-    folder, found, leaf = name.rpartition("__pycache__/")
-    return f"{folder}{leaf.split('.')[0]}.py" if found else name
+def _link_compiled(base: Path, tree: Path, folder: PurePosixPath, changed: set[str]) -> None:
+    """Link the compiled files, but for those of sources that differ: these will be compiled anew."""
+    (tree / folder).mkdir(exist_ok=True)
+    for entry in os.scandir(base / folder):
+        source = folder.parent / f"{entry.name.split('.')[0]}.py"
+        if str(source) not in changed:
+            os.link(entry.path, tree / folder / entry.name)
 
 
 def main() -> int:

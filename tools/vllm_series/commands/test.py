@@ -360,7 +360,9 @@ def _finish(
     verdicts = {
         f"{row.name}@{row.ref}": {proof.tier: proof.judgement.verdict for proof in row.proofs} for row in rows
     }
-    counted = demanded(verdicts, names_given=options.names is not None, tiers_given=options.tiers is not None)
+    counted = demanded(
+        verdicts, names_given=options.names is not None, tiers_given=bool(options.tiers or options.results)
+    )
     code = exit_code(counted)
     for row in rows:
         if row.composition is not None and row.composition.dropped:

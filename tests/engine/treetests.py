@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run tests of a vLLM tree that need a GPU and no engine: ``python kernels.py TREE NODE... RESULT.json``.
+"""Run tests of a vLLM tree that need a GPU and no engine.
+
+``python -m engine.treetests TREE NODE... RESULT.json``
 
 The tree's own ``conftest.py`` imports what a GPU machine without a package index lacks, so it stays out;
 the one fixture that these tests take from it is here.
