@@ -98,12 +98,14 @@ def remedies(model: Model, weights: Weights, request: Request) -> Iterator[str]:
         changes.append(("--batched-tokens 1024", replace(request, batched_tokens=1024)))
     if request.utilization < 0.95:
         changes.append(("--utilization 0.95", replace(request, utilization=0.95)))
-    if request.partition is not None:
-        changes.append(("no --partition", replace(request, partition=None)))
     for text, changed in changes:
         layout = choose_layout(model, weights, changed)
         if layout is not None and layout.fits:
             yield f"{text} makes it fit"
+    if request.partition is not None:
+        layout = choose_layout(model, weights, replace(request, partition=None))
+        if layout is not None and layout.fits:
+            yield f"the partition {','.join(map(str, layout.partition))} makes it fit"
     longest = _longest_context(model, weights, request)
     if longest:
         yield f"--context {longest} fits"

@@ -24,12 +24,18 @@ class Quantization:
         method: vLLM's name, such as ``gptq``.
         bits: Bits per weight, None if the config does not say.
         group_size: Weights per scale, None if the config does not say.
+        act_order: Whether columns were reordered while groups are used (GPTQ's ``desc_act``).
+        head: Whether the LM head is quantized too.
+        excludes_draft: Whether a ``dynamic`` rule keeps the MTP head out of it.
 
     """
 
     method: str
     bits: int | None
     group_size: int | None
+    act_order: bool = False
+    head: bool = False
+    excludes_draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,4 +174,9 @@ def _quantization(values: Mapping[str, Any] | None) -> Quantization | None:
         str(values.get("quant_method", "unknown")),
         None if bits is None else int(bits),
         None if group is None else int(group),
+        act_order=bool(values.get("desc_act")) and group not in (None, -1),
+        head=bool(values.get("lm_head")),
+        excludes_draft=any(
+            str(rule).startswith("-:") and "mtp" in str(rule) for rule in values.get("dynamic") or ()
+        ),
     )
