@@ -8,45 +8,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_series.bases import Base
 from vllm_series.errors import SeriesError
+from vllm_series.places import Folder
 from vllm_series.preflight.facts import Engine
 from vllm_series.project import Project
 from vllm_series.stack import apply_changes
-from vllm_series.tree import File, Snapshot
+from vllm_series.tree import Snapshot
 
 _PROBE = "import importlib.util as u; s = u.find_spec('vllm'); print(s.origin if s and s.origin else '')"
 _RUNTIME = re.compile(r"^nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.")
-
-
-@dataclass(frozen=True)
-class FolderSource:
-    """The files of a folder as they lie on disk."""
-
-    root: Path
-
-    def get(self, path: str) -> File | None:
-        """The file at ``path``, or None."""
-        file = self.root / path
-        try:
-            return File("100644", file.read_bytes()) if file.is_file() else None
-        except OSError:
-            return None
-
-    def link_above(self, path: str) -> str | None:
-        """The parent of ``path`` that is no folder, or None; an installed package has no links."""
-        parts = path.split("/")[:-1]
-        parents = ("/".join(parts[: i + 1]) for i in range(len(parts)))
-        return next((parent for parent in parents if (self.root / parent).is_file()), None)
-
-    def files_below(self, path: str) -> Iterable[str]:
-        """Every file of the folder ``path``."""
-        folder = self.root / path
-        return [p.relative_to(self.root).as_posix() for p in folder.rglob("*") if p.is_file()]
 
 
 def find_engine(project: Project | None, named: Path | None) -> Engine | None:
@@ -64,7 +37,7 @@ def present(project: Project, folder: Path) -> frozenset[str]:
 
 def _present(project: Project, base: Base, folder: Path) -> frozenset[str]:
     """Take the series back from its end, patch by patch; what can be taken back is there."""
-    snapshot = Snapshot(FolderSource(folder))
+    snapshot = Snapshot(Folder(folder))
     found = set()
     try:
         patches = project.patches(base)

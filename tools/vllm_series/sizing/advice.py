@@ -68,9 +68,10 @@ def refusal(model: Model, weights: Weights, layout: Layout) -> AnswerNoError:
     number = layout.stages.index(stage)
     where = f"stage {number} (layers {stage.start} to {stage.end - 1})"
     if stage.free < 0:
+        lacks = -stage.free
         text = (
             f"it does not fit: {where} needs {gib(stage.weight_bytes)} for weights and {gib(stage.reserve)} "
-            f"beside them per card, and vLLM may use {gib(stage.budget)}: {gib(-stage.free)} too little"
+            f"beside them per card, and vLLM may use {gib(stage.budget)}: {gib(lacks)} too little"
         )
     else:
         what = f"{request.users} contexts" if request.users > 1 else "a context"
