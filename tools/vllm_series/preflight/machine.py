@@ -18,6 +18,12 @@ _SHARED = 1 * GIB
 _CACHE = 3 * GIB
 
 
+def _cards_here(facts: Facts) -> int:
+    """Cards that the start uses on this box."""
+    arguments = facts.arguments
+    return arguments.stages * arguments.tensor_parallel // max(arguments.number("--nnodes", 1), 1)
+
+
 def check_driver(facts: Facts) -> Findings:
     """The driver is there, and new enough for the CUDA libraries beside vLLM."""
     if facts.driver_problem:
@@ -43,8 +49,7 @@ def check_driver(facts: Facts) -> Findings:
 
 def check_cards(facts: Facts) -> Findings:
     """There are as many cards as the layout needs, and new enough ones."""
-    needed = facts.arguments.stages * facts.arguments.tensor_parallel
-    local = needed // max(facts.arguments.number("--nnodes", 1), 1)
+    local = _cards_here(facts)
     if facts.driver_problem:
         return
     if len(facts.gpus) < local:
@@ -69,7 +74,7 @@ def check_cards(facts: Facts) -> Findings:
 def check_card_memory(facts: Facts) -> Findings:
     """Nobody else takes the memory that vLLM wants."""
     share = float(facts.arguments.flags.get("--gpu-memory-utilization") or DEFAULT_UTILIZATION)
-    for gpu in facts.gpus:
+    for gpu in facts.gpus[: _cards_here(facts)]:
         others = ", ".join(f"{p.name} (pid {p.pid}, {gib(p.used)})" for p in gpu.processes)
         if gpu.free < share * gpu.total:
             yield Finding(
