@@ -45,6 +45,33 @@ def test_optimization_level():
     assert parse_arguments(["M", "-cc", "3"]).config("--compilation-config") == {"mode": 3}
 
 
+@pytest.mark.parametrize(("text", "number"), [("2048", 2048), ("2k", 2000), ("2K", 2048), ("1.5k", 1500)])
+def test_numbers_for_people(text, number):
+    found = parse_arguments(["M", "--max-num-batched-tokens", text, "--max-model-len", text])
+    assert found.number("--max-num-batched-tokens", 0) == found.context == number
+
+
+@pytest.mark.parametrize("text", ["auto", "-1"])
+def test_context_that_vllm_decides(text):
+    assert parse_arguments(["M", f"--max-model-len={text}"]).context is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["M", "--gpu-memory-utilization", "most"],
+        ["M", "--max-num-batched-tokens", "2x"],
+        ["M", "--max-num-batched-tokens", "1.5K"],
+        ["M", "--max-num-batched-tokens", "1.5"],
+        ["M", "--max-model-len", "0"],
+        ["M", "-sc", '{"num_speculative_tokens": "two"}'],
+    ],
+)
+def test_bad_numbers(words):
+    with pytest.raises(UsageError, match="is no number"):
+        parse_arguments(words)
+
+
 @pytest.mark.parametrize(
     "words", [["M", "-pp", "six"], ["M", "-sc", "{method: mtp}"], ["M", "--engram-config", "{"]]
 )

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import sys
 
 import flash_next
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from vllm_series.errors import EnvironmentFaultError, UsageError
 from vllm_series.sizing.cards import detect_cards, parse_cards
 from vllm_series.sizing.checkpoint import read_checkpoint
 from vllm_series.sizing.host import TablePlace, detect_memory, host_need
+from vllm_series.sizing.kvcache import KvSettings, plan_kv
+from vllm_series.sizing.layout import Request, tensor_sizes
 from vllm_series.sizing.model import read_model
 from vllm_series.sizing.weights import sort_weights
 
@@ -75,6 +80,31 @@ def test_config_lacks_a_key(folder):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="lacks indexer_head_dim"):
         read_model(folder)
+
+
+@settings(max_examples=300)
+@given(
+    key=st.sampled_from(sorted(flash_next.CONFIG["text_config"])),
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 10**9),
+        st.floats(),
+        st.text(max_size=4),
+        st.just([]),
+        st.just({}),
+    ),
+)
+def test_any_value_is_read_or_refused(tmp_path_factory, key, value):
+    """No value of the config ends in anything but a model that can be planned, or one clear error."""
+    folder = tmp_path_factory.getbasetemp() / "any"
+    folder.mkdir(exist_ok=True)
+    text = flash_next.CONFIG["text_config"] | {key: value}
+    (folder / "config.json").write_text(json.dumps(flash_next.CONFIG | {"text_config": text}))
+    with contextlib.suppress(UsageError):
+        model = read_model(folder)
+        plan_kv(model.kv, KvSettings(), (model.layers,))
+        list(tensor_sizes(model, Request(parse_cards("6x24"))))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,18 @@ class ServeArguments:
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def number(self, flag: str, default: int) -> int:
-        """An integer flag."""
-        return int(self.flags.get(flag) or default)
+        """A flag that takes an integer."""
+        return _integer(flag, self.flags[flag]) if self.flags.get(flag) else default
+
+    def share(self, flag: str, default: float) -> float:
+        """A flag that takes a number with a fraction."""
+        return _fraction(flag, self.flags[flag]) if self.flags.get(flag) else default
+
+    @property
+    def context(self) -> int | None:
+        """Tokens per request; None if vLLM is to decide."""
+        text = self.flags.get("--max-model-len", "")
+        return None if text in ("", "auto", "-1") else _integer("--max-model-len", text)
 
     def config(self, flag: str) -> dict[str, Any]:
         """A JSON flag, with what was given key by key on top."""
@@ -87,9 +98,25 @@ class ServeArguments:
     @property
     def draft_tokens(self) -> int:
         """Tokens that the MTP head proposes."""
-        return int(self.config("--speculative-config").get("num_speculative_tokens") or 0)
+        count = self.config("--speculative-config").get("num_speculative_tokens", 0)
+        return _integer("num_speculative_tokens", str(count))
 
 
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?=[kmgt])|\d+)([kKmMgGtT]?)")
+_UNITS = {"": 1} | {
+    unit: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for unit, base in ((letter, 1000), (letter.upper(), 1024))
+}
+_INTEGERS = (
+    "--pipeline-parallel-size",
+    "--tensor-parallel-size",
+    "--data-parallel-size",
+    "--max-num-seqs",
+    "--max-num-batched-tokens",
+    "--nnodes",
+)
+_FRACTIONS = ("--gpu-memory-utilization", "--kv-offloading-size")
 #: Flags whose value is JSON.
 _JSON = ("--engram-config", "--speculative-config", "--compilation-config", "--attention-config")
 
@@ -128,11 +155,30 @@ def parse_arguments(words: Sequence[str]) -> ServeArguments:
             flags[name] = value
     configs = {name: _json(name, flags[name]) for name in _JSON if flags.get(name)}
     found = ServeArguments(flags.get("--model") or model, flags, nested, configs)
-    for name in ("--pipeline-parallel-size", "--tensor-parallel-size", "--max-model-len", "--max-num-seqs"):
-        value = flags.get(name, "0")
-        if not value.isdigit() and name != "--max-model-len":
-            raise UsageError(f"{name} {value} is no number")
+    # A value that is no number is named now, not by the check that first needs it.
+    for name in _INTEGERS:
+        found.number(name, 0)
+    for name in _FRACTIONS:
+        found.share(name, 0)
+    context, _ = found.context, found.draft_tokens
+    if context == 0:
+        raise UsageError("--max-model-len 0 is no number of tokens")
     return found
+
+
+def _integer(flag: str, text: str) -> int:
+    """A number as vLLM reads it: ``2k`` are 2000, ``2K`` are 2048."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{flag} {text} is no number")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def _fraction(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{flag} {text} is no number") from None
 
 
 def _is_flag(word: str) -> bool:

@@ -89,16 +89,15 @@ def check_fit(facts: Facts) -> Findings:
     nodes = max(arguments.number("--nnodes", 1), 1)
     if model is None or weights is None or kv is None or len(facts.gpus) < count // nodes or count % nodes:
         return
-    context = arguments.flags.get("--max-model-len", "")
     request = Request(
         cards=tuple(card(gpu.name, gpu.total) for gpu in facts.gpus[: count // nodes]) * nodes,
         nodes=nodes,
-        context=int(context) if context.isdigit() else model.max_context,
+        context=arguments.context or model.max_context,
         kv=kv,
         draft_tokens=arguments.draft_tokens,
         vision=model.multimodal and "--language-model-only" not in arguments.flags,
         batched_tokens=arguments.number("--max-num-batched-tokens", 2048),
-        utilization=float(arguments.flags.get("--gpu-memory-utilization") or DEFAULT_UTILIZATION),
+        utilization=arguments.share("--gpu-memory-utilization", DEFAULT_UTILIZATION),
         tensor_parallel=arguments.tensor_parallel,
         prefix_caching=arguments.is_on("--enable-prefix-caching") is not False,
     )

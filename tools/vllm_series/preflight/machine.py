@@ -73,7 +73,7 @@ def check_cards(facts: Facts) -> Findings:
 
 def check_card_memory(facts: Facts) -> Findings:
     """Nobody else takes the memory that vLLM wants."""
-    share = float(facts.arguments.flags.get("--gpu-memory-utilization") or DEFAULT_UTILIZATION)
+    share = facts.arguments.share("--gpu-memory-utilization", DEFAULT_UTILIZATION)
     for gpu in facts.gpus[: _cards_here(facts)]:
         others = ", ".join(f"{p.name} (pid {p.pid}, {gib(p.used)})" for p in gpu.processes)
         if gpu.free < share * gpu.total:
@@ -123,7 +123,7 @@ def check_shared_memory(facts: Facts) -> Findings:
     """``/dev/shm`` holds the workers' queues and the host tier of the KV cache."""
     if facts.shared is None or facts.shared_free is None:
         return
-    tier = int(float(facts.arguments.flags.get("--kv-offloading-size") or 0) * GIB)
+    tier = int(facts.arguments.share("--kv-offloading-size", 0) * GIB)
     several = facts.arguments.stages * facts.arguments.tensor_parallel > 1
     if several and facts.shared < _SHARED:
         yield Finding(

@@ -109,7 +109,6 @@ def check_compilation(facts: Facts) -> Findings:
 
 def check_batched_tokens(facts: Facts) -> Findings:
     """The prefill chunk is neither too small for vLLM nor too large for the cards."""
-    flags = facts.arguments.flags
     chunk = facts.arguments.number("--max-num-batched-tokens", 0)
     if not chunk:
         return
@@ -122,9 +121,9 @@ def check_batched_tokens(facts: Facts) -> Findings:
             "vLLM refuses it: a decode step needs a token per request",
             "raise the former or lower the latter",
         )
-    context = flags.get("--max-model-len", "")
+    context = facts.arguments.context
     unchunked = facts.arguments.is_on("--enable-chunked-prefill") is False
-    if unchunked and context.isdigit() and chunk < int(context):
+    if unchunked and context is not None and chunk < context:
         yield Finding(
             "batched tokens",
             True,
@@ -229,15 +228,20 @@ def check_kv_cache(facts: Facts) -> Findings:
 
 def check_context(facts: Facts) -> Findings:
     """The context is one that the model was made for."""
-    text = facts.arguments.flags.get("--max-model-len", "")
+    context = facts.arguments.context
     stretched = (
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in facts.environment or "--hf-overrides" in facts.arguments.flags
     )
-    if facts.model is not None and text.isdigit() and int(text) > facts.model.max_context and not stretched:
+    if (
+        facts.model is not None
+        and context is not None
+        and context > facts.model.max_context
+        and not stretched
+    ):
         yield Finding(
             "context",
             True,
-            f"--max-model-len {text}, and the model was made for {thousands(facts.model.max_context)}",
+            f"--max-model-len {context}, and the model was made for {thousands(facts.model.max_context)}",
             "vLLM refuses it without rope scaling",
             f"--max-model-len {facts.model.max_context}, or a config with YaRN",
         )
