@@ -10,6 +10,7 @@ import sys
 
 import flash_next
 import pytest
+from driver_support import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm_series.errors import EnvironmentFaultError, UsageError
@@ -205,6 +206,17 @@ def test_cards_cannot_be_detected_without_the_library(monkeypatch):
     with pytest.raises(EnvironmentFaultError, match="nvidia-ml-py is missing") as caught:
         detect_cards()
     assert "--gpus" in caught.value.hint
+
+
+def test_detected_cards(monkeypatch):
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    cards = detect_cards()
+    assert [card.name for card in cards] == ["NVIDIA GeForce RTX 3090 (0)", "NVIDIA GeForce RTX 3090 (1)"]
+    assert [card.usable for card in cards] == [card.usable for card in parse_cards("2x24")]
+    driver.broken = True
+    with pytest.raises(EnvironmentFaultError, match="version mismatch"):
+        detect_cards()
 
 
 def test_host(tmp_path):
