@@ -67,7 +67,7 @@ def render(request: Request) -> str:
 def reflow(paragraph: str) -> str:
     """A paragraph as one line, since a web page breaks where a mail does; lists and code stay."""
     lines = paragraph.splitlines()
-    if any(re.match(r"\s|[-*|>#]|\d+[.)] ", line) for line in lines):
+    if any(re.match(r"\s|[-*>#] |\||\d+[.)] ", line) for line in lines):
         return paragraph
     return " ".join(lines)
 
@@ -85,12 +85,7 @@ def prose(request: Request) -> list[str]:
 
 
 def _overview(request: Request) -> Iterator[str]:
-    paragraphs = prose(request)
-    yield paragraphs[0] if paragraphs else re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject)
-    links = list(_links(request))
-    if links:
-        yield ""
-        yield " ".join(links)
+    yield " ".join([f"{_plain_title(request)}.", *_links(request)])
 
 
 def _links(request: Request) -> Iterator[str]:
@@ -104,7 +99,14 @@ def _links(request: Request) -> Iterator[str]:
     needs = request.branch.prerequisites
     if needs:
         subjects = [f"“{a.patch.subject}”" for a in request.branch.applications[:-1]]
-        yield f"Stacked on {len(needs)} earlier change{'s' if len(needs) > 1 else ''}: {', '.join(subjects)}."
+        yield (
+            f"Stacked on {len(needs)} earlier change{'s' if len(needs) > 1 else ''} ({', '.join(subjects)}): "
+            "only the last commit belongs to this one."
+        )
+
+
+def _plain_title(request: Request) -> str:
+    return re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject).rstrip(".")
 
 
 def _numbers(urls: Sequence[str]) -> list[int]:
@@ -112,7 +114,7 @@ def _numbers(urls: Sequence[str]) -> list[int]:
 
 
 def _claims(request: Request) -> Iterator[str]:
-    summary = request.status.summary or re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject)
+    summary = request.status.summary or _plain_title(request)
     yield f"- {summary[:1].upper()}{summary[1:].rstrip('.')}."
     shown = [entry for entry in request.tiers.values() if _control(entry).get("outcome") == "fails"]
     count = sum(_passed(entry) for entry in shown)
@@ -153,7 +155,17 @@ def _summary(counts: Mapping[str, int]) -> str:
 def _validation(request: Request) -> Iterator[str]:
     if not request.tiers:
         yield "No run is recorded for exactly this change."
-        return
+    else:
+        yield from _runs(request)
+    if request.status.measured:
+        yield ""
+        yield request.status.measured.strip()
+    yield ""
+    proven = f"Proven so far on: {request.status.proven}. " if request.status.proven else ""
+    yield f"{proven}No model evaluation and no serving benchmark is recorded for this change."
+
+
+def _runs(request: Request) -> Iterator[str]:
     environment = next(iter(request.tiers.values())).get("environment") or {}
     versions = ", ".join(
         f"{name} {environment[name]}"
@@ -178,9 +190,6 @@ def _validation(request: Request) -> Iterator[str]:
             "Compile, import, `ruff check` and `ruff format --check` of the changed files under vLLM's "
             f"`pyproject.toml`: {_summary(static.get('counts') or {})}."
         )
-    yield ""
-    proven = f"Proven so far on: {request.status.proven}. " if request.status.proven else ""
-    yield f"{proven}No model evaluation and no serving benchmark is recorded for this change."
 
 
 def _red_and_green(
@@ -251,8 +260,7 @@ def _touched(request: Request) -> Iterator[str]:
 
 
 def _details(request: Request) -> Iterator[str]:
-    rest = prose(request)[1:]
-    for paragraph in rest:
+    for paragraph in prose(request):
         yield paragraph
         yield ""
     yield from _open_work(request)
