@@ -159,7 +159,7 @@ def _validation(request: Request) -> Iterator[str]:
         yield from _runs(request)
     if request.status.measured:
         yield ""
-        yield request.status.measured.strip()
+        yield "\n\n".join(map(reflow, request.status.measured.strip().split("\n\n")))
     yield ""
     proven = f"Proven so far on: {request.status.proven}. " if request.status.proven else ""
     yield f"{proven}No model evaluation and no serving benchmark is recorded for this change."
@@ -174,7 +174,9 @@ def _runs(request: Request) -> Iterator[str]:
     ).replace("platform ", "")
     dates = sorted({str(entry.get("date", ""))[:10] for entry in request.tiers.values()} - {""})
     alone = "this branch" if request.branch.prerequisites else "the change alone"
-    yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}; no GPU."
+    yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}."
+    yield ""
+    yield "No GPU and no network: small local configurations stand in for the models that the tests name."
     for tier, entry in request.tiers.items():
         selectors = [Selector(text) for text in entry.get("selectors", ())]
         upstream = [selector for selector in selectors if not selector.project]
