@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from vllm_series.bases import version_of
 from vllm_series.freshness import State
 from vllm_series.gates.subject import Finding, Subject
 
@@ -15,6 +16,8 @@ STATIC = "static"
 def findings(subject: Subject) -> Iterator[Finding]:
     """Gates ``evidence`` and ``load-bearing``."""
     run = f"vllm-series test {subject.name} --each --record --onto {subject.base}"
+    if version_of(subject.base) is None:  # Evidence is recorded on releases.
+        run = f"vllm-series export {subject.name}, without --no-test"
     if not subject.has_tests:
         yield Finding(
             "load-bearing",
