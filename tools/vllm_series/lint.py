@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllm_series.bases import Base
+from vllm_series.dropped import FILE as DROPPED
+from vllm_series.dropped import parse_dropped
 from vllm_series.errors import SeriesError
 from vllm_series.evidence import evidence_path, parse_evidence
 from vllm_series.freshness import State, standings
@@ -43,6 +44,7 @@ class Finding:
 
 
 def lint(project: Project) -> list[Finding]:
+    """Check series, patch files and the TOML files beside them against each other."""
     """Check series, patch files, facts, tests and evidence against each other."""
     findings: list[Finding] = []
 
@@ -57,6 +59,7 @@ def lint(project: Project) -> list[Finding]:
     good = attempt("series", "series", lambda: project.series)
     good &= attempt("patches/base.toml", "bases", lambda: project.bases)
     has_status = attempt("patches/status.toml", "status", lambda: project.status)
+    attempt("patches/dropped.toml", "dropped", lambda: _dropped(project))
     if not good:
         return findings
     attempt("patches/tests.toml", "tests-table", lambda: load_tests(project, SELECTING))
@@ -66,12 +69,10 @@ def lint(project: Project) -> list[Finding]:
         findings += _status(project)
     plain: dict[str, Patch] = {}
     for base in project.bases:
-        position: dict[str, int] = {}
         for name in project.series.names:
             file = project.file_for(name, base)
             if file is None:
                 continue
-            position[name] = len(position)
             if base != project.pinned and "/" not in file:
                 continue
             where = f"patches/{file}"
@@ -81,7 +82,7 @@ def lint(project: Project) -> list[Finding]:
             except SeriesError as error:
                 findings.append(Finding(where, "corrupt", error.message))
                 continue
-            findings += _needs(where, patch, position, base)
+            findings += _needs(where, patch, project.series.names)
             if base == project.pinned:
                 plain[name] = patch
             elif name in plain and same_change(plain[name], patch):
@@ -89,6 +90,12 @@ def lint(project: Project) -> list[Finding]:
                     Finding(where, "variant", f"does the same as {name}.patch; remove the variant")
                 )
     return findings
+
+
+def _dropped(project: Project) -> None:
+    path = project.patch_dir / DROPPED
+    if path.is_file():
+        parse_dropped(path.read_text("utf-8", "replace"))
 
 
 def _files(project: Project) -> Iterator[Finding]:
@@ -152,12 +159,12 @@ def stale_evidence(project: Project) -> list[str]:
     ]
 
 
-def _needs(where: str, patch: Patch, position: dict[str, int], base: Base) -> Iterator[Finding]:
+def _needs(where: str, patch: Patch, series: Sequence[str]) -> Iterator[Finding]:
+    """A need that has no file for a base is not needed there; its place in the series counts."""
+    before = series[: series.index(patch.name)]
     for need in patch.depends_on:
-        if need not in position or position[need] >= position[patch.name]:
-            yield Finding(
-                where, "depends-on", f"{need} does not stand before it in the series for {base.ref}"
-            )
+        if need not in before:
+            yield Finding(where, "depends-on", f"{need} does not stand before it in the series")
 
 
 def patch_findings(patch: Patch) -> Iterator[tuple[str, str]]:
