@@ -148,3 +148,21 @@ def test_searches():
 def test_where_it_is_pushed_to(remotes, wanted, place):
     found = find_place(Path("/x"), False, remotes, wanted)
     assert (found.remote, found.owner) == place
+
+
+def test_what_ran_on_a_gpu_says_where_and_with_what():
+    entry = {
+        "outcome": "passed",
+        "patches": ["other", "more", "fix"],
+        "selectors": ["project:tests/engine/test_engine.py::test_stages[x]"],
+        "counts": {"passed": 1},
+        "control": {"outcome": "fails", "counts": {"failed": 1}},
+        "environment": {"gpus": 2, "gpu": "NVIDIA H200", "torch": "2.11.0", "results": "aa"},
+        "date": "2026-11-30T20:00:00Z",
+    }
+    text = render(request(tiers={"pp": entry}))
+    assert (
+        "in an engine with pipeline stages on a machine with 2 NVIDIA H200 (torch 2.11.0, 2026-11-30, "
+        "with 2 other changes in the tree), with tests that are not part of this branch: 1 passed, and without it: 1 failed."
+    ) in text
+    assert "No GPU" not in text

@@ -15,6 +15,7 @@ from typing import Any
 from vllm_series.export import Branch, assistants
 from vllm_series.statusfile import Status
 from vllm_series.testtable import Selector
+from vllm_series.tiers import RECORDED
 from vllm_series.upstreamfacts import Facts
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
@@ -166,18 +167,15 @@ def _validation(request: Request) -> Iterator[str]:
 
 
 def _runs(request: Request) -> Iterator[str]:
-    environment = next(iter(request.tiers.values())).get("environment") or {}
-    versions = ", ".join(
-        f"{name} {environment[name]}"
-        for name in ("python", "torch", "triton", "transformers", "pytest", "platform")
-        if name in environment
-    ).replace("platform ", "")
-    dates = sorted({str(entry.get("date", ""))[:10] for entry in request.tiers.values()} - {""})
-    alone = "this branch" if request.branch.prerequisites else "the change alone"
-    yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}."
-    yield ""
-    yield "No GPU and no network: small local configurations stand in for the models that the tests name."
-    for tier, entry in request.tiers.items():
+    here = {tier: entry for tier, entry in request.tiers.items() if tier not in RECORDED}
+    if here:
+        dates = sorted({str(entry.get("date", ""))[:10] for entry in here.values()} - {""})
+        alone = "this branch" if request.branch.prerequisites else "the change alone"
+        versions = _versions(next(iter(here.values())))
+        yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}."
+        yield ""
+        yield "No GPU and no network: small local configurations stand in for the models that the tests name."
+    for tier, entry in here.items():
         selectors = [Selector(text) for text in entry.get("selectors", ())]
         upstream = [selector for selector in selectors if not selector.project]
         if upstream:
@@ -192,6 +190,27 @@ def _runs(request: Request) -> Iterator[str]:
             "Compile, import, `ruff check` and `ruff format --check` of the changed files under vLLM's "
             f"`pyproject.toml`: {_summary(static.get('counts') or {})}."
         )
+    for tier, entry in request.tiers.items():
+        if tier in RECORDED:
+            yield from _elsewhere(tier, entry, _on_which_machine(request, entry))
+
+
+def _versions(entry: Mapping[str, Any]) -> str:
+    """The environment of a run as a list."""
+    environment = entry.get("environment") or {}
+    names = ("python", "torch", "triton", "transformers", "pytest", "driver")
+    words = [f"{name} {environment[name]}" for name in names if environment.get(name)]
+    return ", ".join([*words, *([environment["platform"]] if "platform" in environment else [])])
+
+
+def _on_which_machine(request: Request, entry: Mapping[str, Any]) -> str:
+    """Where results come from that were carried here, and what else was in the tree."""
+    machine = entry.get("environment") or {}
+    count = int(machine.get("gpus") or 1)
+    cards = f"a machine with {count} {machine.get('gpu')}" if count > 1 else f"one {machine.get('gpu')}"
+    others = set(entry.get("patches") or ()) - {request.branch.name, *request.branch.prerequisites}
+    beside = f", with {len(others)} other changes in the tree" if others else ""
+    return f" on {cards} ({_versions(entry)}, {str(entry.get('date', ''))[:10]}{beside})"
 
 
 def _red_and_green(
@@ -232,17 +251,20 @@ def _arguments(selector: Selector) -> str:
     return shlex.quote(selector.node) if "[" in selector.node else selector.node
 
 
-def _elsewhere(tier: str, entry: Mapping[str, Any]) -> Iterator[str]:
+def _elsewhere(tier: str, entry: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Tests that are not vLLM's: said, but a reviewer cannot run them from the branch."""
     control = _control(entry)
     without = f", and without it: {_summary(control.get('counts') or {})}" if control else ""
     kind = {
         "interpret": "the kernels in Triton's interpreter",
         "compile": "the kernels compiled ahead of time",
+        "gpu": "the kernels",
+        "engine": "a small random model of the same architecture in an engine",
+        "pp": "a small random model of the same architecture in an engine with pipeline stages",
     }.get(tier, "further checks")
     yield ""
     yield (
-        f"Beside vLLM's suite, {kind}, with tests that are not part of this branch: "
+        f"Beside vLLM's suite, {kind}{where}, with tests that are not part of this branch: "
         f"{_summary(entry.get('counts') or {})}{without}."
     )
 

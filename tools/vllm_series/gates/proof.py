@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from vllm_series.bases import version_of
 from vllm_series.freshness import State
 from vllm_series.gates.subject import Finding, Subject
+from vllm_series.tiers import RECORDED
 
 #: The tier that runs no tests.
 STATIC = "static"
@@ -38,7 +39,8 @@ def _recorded(subject: Subject, tiers: Mapping[str, Mapping[str, object]], run: 
     closure = {subject.name, *subject.prerequisites}
     for tier, entry in tiers.items():
         outcome, patches = entry.get("outcome"), entry.get("patches")
-        if isinstance(patches, list) and set(patches) != closure:
+        # What runs on a GPU runs on the trees that were carried there.
+        if tier not in RECORDED and isinstance(patches, list) and set(patches) != closure:
             yield Finding("evidence", f"{tier}: it was run among other patches, not alone", f"run: {run}")
         if outcome == "not-load-bearing":
             yield Finding("load-bearing", f"{tier}: {entry.get('reason')}", "test what the patch changes")
