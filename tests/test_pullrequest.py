@@ -163,6 +163,7 @@ def test_what_ran_on_a_gpu_says_where_and_with_what():
     text = render(request(tiers={"pp": entry}))
     assert (
         "in an engine with pipeline stages on a machine with 2 NVIDIA H200 (torch 2.11.0, 2026-11-30, "
-        "with 2 other changes in the tree), with tests that are not part of this branch: 1 passed, and without it: 1 failed."
+        "with 2 other changes in the tree), with tests that are not part of this branch: 1 passed, "
+        "and without it: 1 failed."
     ) in text
     assert "No GPU" not in text
