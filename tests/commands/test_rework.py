@@ -293,7 +293,7 @@ def test_killed_at_every_step(cli, project, tmp_path, verb, stride):
     assert False in ends
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(st.data())
 def test_any_sequence_keeps_the_result(world, tmp_path_factory, data):
     """Moves, folds and splits in any order: the patched files stay, and undo brings every byte back."""
