@@ -166,6 +166,7 @@ def test_trailers():
     assert with_trailers("", [("A", "1")]) == "A: 1"
     assert with_trailers("Body.", [("A", "1")]) == "Body.\n\nA: 1"
     assert with_trailers("Body.\n\nB: 2\nA: 0", [("A", "1")]) == "Body.\n\nB: 2\nA: 1"
+    assert with_trailers("Body.\n\nA: 0\nB: 2\na: 3", [("A", "1"), ("C", "4")]) == "Body.\n\nA: 1\nB: 2\nC: 4"
     assert with_trailers("Body: is\ntext", [("A", "1")]) == "Body: is\ntext\n\nA: 1"
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ def test_a_mailbox_is_the_same_as_its_commits(cli, project, foreign, tmp_path):
     (project / "series").write_text("load-faster.patch\ndrain-from-the-front.patch\nodd-files.patch\n")
     assert cli("apply", "--into", tmp_path / "out").code == 0
     assert git(tmp_path / "out", "rev-parse", "HEAD^{tree}") == tree
+
+
+def test_a_series_of_this_tool_comes_back_as_it_was(cli, project, tmp_path):
+    """Its folder is a quilt series to others: names, order and bytes stay."""
+    bases = project / "patches/base.toml"
+    bases.write_text("[[base]]".join(bases.read_text().split("[[base]]")[:2]))
+    shutil.rmtree(project / "patches/v0.32.0")
+    before = patches_of(project)
+    own = tmp_path / "own"
+    for name in NAMES:
+        write(own, {f"{name}.patch": before[f"patches/{name}.patch"][1]})
+        (project / "patches" / f"{name}.patch").unlink()
+    write(own, {"series": "".join(f"{name}.patch\n" for name in NAMES)})
+    (project / "series").write_text("# In order.\n")
+    result = cli("import", own)
+    assert result.code == 0, result
+    assert patches_of(project) == before
 
 
 def test_one_commit_with_a_name_and_a_place(cli, project, foreign):

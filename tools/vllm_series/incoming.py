@@ -158,7 +158,7 @@ def _from_mail(path: Path, mail: Mail, author: tuple[str, str] | None, alone: bo
     who = (mail.author or mail.email.partition("@")[0], mail.email) if mail.email else author
     when = (mail_date(mail.date) if mail.date else None) or _file_date(path)
     label = path.name if alone else f"{path.name}: {subject}"
-    name = name_of(path.stem if alone and path.suffix != ".mbox" else subject)
+    name = stated_name(mail.body) or name_of(path.stem if alone and path.suffix != ".mbox" else subject)
     return Incoming(label, name, _ident(who, when), subject, mail.body, mail.diff)
 
 
@@ -226,7 +226,7 @@ def read_commits(repository: Repository, revision: str) -> list[Incoming]:
         found.append(
             Incoming(
                 label=commit.oid[:12],
-                name=name_of(commit.trailer("Patch-Name") or subject),
+                name=stated_name(body) or name_of(subject),
                 author=commit.author,
                 subject=subject.strip(),
                 body=body.strip("\n"),
@@ -274,6 +274,12 @@ def name_of(text: str) -> str:
     return text if NAME.fullmatch(text) else "patch"
 
 
+def stated_name(body: str) -> str:
+    """The name that the message itself gives the patch, empty if it gives none."""
+    found = re.findall(r"(?m)^Patch-Name:[ \t]*(\S+)[ \t]*$", body)
+    return found[-1] if found and NAME.fullmatch(found[-1]) else ""
+
+
 def tidy(body: str) -> tuple[str, list[str]]:
     """The body of a message as a mailbox can carry it, and what was changed about it."""
     lines, notes = [], []
@@ -290,12 +296,15 @@ def tidy(body: str) -> tuple[str, list[str]]:
 
 def with_trailers(body: str, trailers: Sequence[tuple[str, str]]) -> str:
     """The body with trailers in its last paragraph; one that stands there already is replaced."""
-    keys = {key.lower() for key, _ in trailers}
+    wanted = {key.lower(): f"{key}: {value}" for key, value in trailers}
     paragraphs = body.split("\n\n") if body else []
     last = paragraphs[-1].split("\n") if paragraphs else []
     rows: list[str] = []
     if last and all(_TRAILER.fullmatch(line) for line in last):
-        rows = [line for line in last if line.partition(":")[0].lower() not in keys]
         paragraphs.pop()
-    rows += [f"{key}: {value}" for key, value in trailers]
+        for line in last:
+            key = line.partition(":")[0].lower()
+            if key not in wanted or wanted[key] not in rows:  # Stated twice: once is enough.
+                rows.append(wanted.get(key, line))
+    rows += [row for row in wanted.values() if row not in rows]
     return "\n\n".join([*paragraphs, "\n".join(rows)])
