@@ -9,16 +9,20 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from vllm_series.errors import PreconditionError
+from vllm_series.errors import PreconditionError, UsageError
 
 PACKAGE = "vllm"
+
+_ASK = "python -c 'import sysconfig; print(sysconfig.get_paths()[\"purelib\"])'"
 
 _RELEASE = re.compile(r"\d+(?:\.\d+)+(?:\.post\d+)?")
 _COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})(?:\.|$)")
@@ -58,6 +62,16 @@ class Installed:
         return self.dist_info.name
 
     @property
+    def record_path(self) -> str:
+        """The installer's list of files, relative to :attr:`site`."""
+        return f"{self.distribution}/RECORD"
+
+    @property
+    def ref(self) -> str:
+        """The release tag that the version stands for, whatever was built from it."""
+        return f"v{self.version.partition('+')[0]}"
+
+    @property
     def release(self) -> str | None:
         """The release that it was built from, such as ``v0.33.0``; None for any other commit."""
         public = self.version.partition("+")[0]
@@ -72,7 +86,7 @@ class Installed:
     @cached_property
     def record(self) -> Mapping[str, Recorded]:
         """The files that pip has installed, by path relative to :attr:`site`."""
-        path = self.dist_info / "RECORD"
+        path = self.site / self.record_path
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -131,6 +145,34 @@ def find_installed(path: Path) -> Installed | None:
             raise _without_package(installed)
         return installed
     return None
+
+
+def require_installed(path: Path | None = None) -> Installed:
+    """The vLLM installed at ``path``; None stands for the active environment, else for this tool's own.
+
+    Raises:
+        UsageError: There is none.
+        PreconditionError: There are several, or it is an editable one.
+
+    """
+    where = (path or _active()).expanduser().absolute()
+    if not where.is_dir():
+        raise UsageError(f"{where} is no folder", hint=f"the folder to name is told by: {_ASK}")
+    try:
+        found = find_installed(where)
+    except PermissionError:
+        raise UsageError(f"{where} cannot be read") from None
+    if found is None:
+        raise UsageError(
+            f"{where} has no installed vLLM",
+            hint=f"name the site-packages folder that has it, as told by the Python that runs vLLM: {_ASK}",
+        )
+    return found
+
+
+def _active() -> Path:
+    environment = os.environ.get("VIRTUAL_ENV")
+    return Path(environment) if environment else Path(sysconfig.get_paths()["purelib"])
 
 
 def _sites(path: Path) -> Iterator[Path]:

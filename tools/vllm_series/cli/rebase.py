@@ -3,16 +3,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Optional
 
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import MAINTAIN, Folder, Json
+from vllm_series.cli.options import MAINTAIN, Folder, Index, Json
 
 app = typer.Typer()
 
 Count = Annotated[int, typer.Option("-n", metavar="N", help="How many operations.")]
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def rebase(
+    ref: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[REF]", help="The release to carry the series to.", show_default=False),
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Go on after the patch in question was resolved.")
+    ] = False,
+    skip: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--skip",
+            metavar="REASON",
+            help="Drop the patch in question; the reason goes into dropped.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    abort: Annotated[bool, typer.Option("--abort", help="Take everything back.")] = False,
+    vllm: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--vllm",
+            metavar="PATH",
+            help="Your clone of vLLM: its history says which commits changed a hunk.",
+            show_default=False,
+        ),
+    ] = None,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Carry the series to another release, stopping where a person must decide."""
+    from vllm_series.commands.rebase import RebaseOptions
+    from vllm_series.commands.rebase import rebase as command
+
+    options = RebaseOptions(ref, go_on, skip, abort, vllm, index)
+    dispatch("rebase", as_json, lambda out: command(out, series_dir, options))
 
 
 @app.command(rich_help_panel=MAINTAIN)
