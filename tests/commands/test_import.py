@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from series_support import NAMES, Result, commit, files_of, git, write
+from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, run_here, write
 from vllm_series.patchfile import read_patch
 
 
@@ -16,7 +16,7 @@ def fates(result: Result) -> list[tuple[str, str]]:
 
 
 def patches_of(project: Path) -> dict:
-    return files_of(project, skip=(".vllm-series", ".vllm-series.lock"))
+    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
 
 
 def refused(cli, project: Path, code: int, *args, words: str = "", **options) -> Result:
@@ -243,3 +243,25 @@ def test_bad_input(cli, project, foreign, tmp_path):
     diff.write_text("--- a/../out.md\n+++ b/../out.md\n@@ -0,0 +1 @@\n+x\n")
     refused(cli, project, 3, diff, "-p", "1", "--author", "Q <q@q>", words="nothing was imported")
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
+
+
+@pytest.mark.parametrize("stride", [23, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_at_every_step(cli, project, foreign, tmp_path, stride):
+    git(foreign, "format-patch", "-q", "--binary", "-o", str(tmp_path / "m"), "v0.33.0..HEAD")
+    before = patches_of(project)
+    other = copy_tree(project, tmp_path / "other")
+    assert run_here("import", tmp_path / "m", env=cli._env({"VLLM_SERIES_DIR": str(other)})).code == 0
+    after = patches_of(other)
+    for number in range(1, 400, stride):
+        work = copy_tree(project, tmp_path / f"work-{number}")
+        env = cli._env({"VLLM_SERIES_DIR": str(work)})
+        result = die_at(number, "import", tmp_path / "m", after=bool(number % 2), env=env)
+        assert run_here("list", env=env).code == 0
+        assert patches_of(work) in (before, after)
+        if result is not None:
+            assert result.code == 0, result
+            break
+        again = run_here("import", tmp_path / "m", env=env)
+        assert again.code in (0, 1), again  # 1: it had arrived, and all is there already.
+        assert patches_of(work) == after
+    assert number > 40
