@@ -245,7 +245,7 @@ def test_bad_input(cli, project, foreign, tmp_path):
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
 
 
-@pytest.mark.parametrize("stride", [23, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [61, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_every_step(cli, project, foreign, tmp_path, stride):
     git(foreign, "format-patch", "-q", "--binary", "-o", str(tmp_path / "m"), "v0.33.0..HEAD")
     before = patches_of(project)

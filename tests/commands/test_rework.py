@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from series_support import NAMES, Result, copy_tree, die_at, files_of, git, run_here
+from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, run_here
 from vllm_series.dropped import parse_dropped
 from vllm_series.patchfile import read_patch
 
@@ -227,6 +227,31 @@ def test_split_by_hunk(cli, project, clone, tmp_path):
     assert trees(cli, tmp_path, "is") == was
     assert "x0" in (project / "patches/first.patch").read_text()
     assert "x0" not in (project / "patches/three-hunks.patch").read_text()
+
+
+def test_hunks_are_counted_in_the_pinned_text(cli, project, clone, tmp_path):
+    """The text for the older base has one more before them: the same hunk is the second there."""
+    text = (clone / "vllm/worker.py").read_text().replace("'.5'", "'.x5'").replace("'.9'", "'.x9'")
+    commit(clone, "[Core] Hunks\n\nPatch-Name: hunks", {"vllm/worker.py": text})
+    assert cli("import", "HEAD", "--vllm", clone).code == 0
+    folder = tmp_path / "old"
+    assert cli("edit", "hunks", "--onto", "v0.32.0", "--into", folder).code == 0
+    worker = folder / "vllm/worker.py"
+    worker.write_text(worker.read_text().replace("'.0'", "'.x0'"))
+    assert cli("edit", "--save").code == 0
+    was = trees(cli, tmp_path, "was")
+    args = ("split", "hunks", "first", "vllm/worker.py:1", "--before", "--title", "[Core] First")
+    result = cli(*args, "--json")
+    assert result.code == 0, result
+    assert result.document["written"] == ["first.patch", "hunks.patch", "v0.32.0/hunks.patch"]
+    assert "x5" in (project / "patches/first.patch").read_text()
+    old = (project / "patches/v0.32.0/hunks.patch").read_text()
+    assert ("x0" in old, "x5" in old, "x9" in old) == (True, False, True)
+    assert trees(cli, tmp_path, "is") == was
+    assert cli("undo").code == 0
+    path = project / "patches/v0.32.0/hunks.patch"
+    path.write_text(path.read_text().replace("'.x5'", "'.y5'"))
+    refused(cli, project, 2, *args, words="has no hunks like hunk 1 of vllm/worker.py")
 
 
 def test_splits_that_cannot_be(cli, project):
