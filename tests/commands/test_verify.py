@@ -23,8 +23,9 @@ from vllm_series.places import Checkout
 from vllm_series.plan import Target
 from vllm_series.project import Project
 from vllm_series.stack import apply_all
+from vllm_series.takeapart import State
 from vllm_series.tree import CommitSource, Snapshot
-from vllm_series.verify import State, verify
+from vllm_series.verify import verify
 
 
 def states(result: Result) -> dict[str, str]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_series.git import Index, Repository
-from vllm_series.incoming import Incoming, tidy, with_trailers
+from vllm_series.incoming import Incoming
+from vllm_series.messages import tidy, with_trailers
 from vllm_series.patchfile import Patch
 from vllm_series.refresh import export
 

@@ -19,8 +19,9 @@ from vllm_series.places import Checkout, Folder, Package, Place
 from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.store import Store
+from vllm_series.takeapart import State
 from vllm_series.transaction import interrupted as half_done
-from vllm_series.verify import Finding, Report, State
+from vllm_series.verify import Finding, Report
 from vllm_series.verify import verify as compare
 
 #: Lines of foreign files that people are shown; the JSON document has them all.
