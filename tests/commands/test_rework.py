@@ -133,6 +133,18 @@ def test_drop(cli, project, tmp_path):
     assert patches_of(project) == before
 
 
+def test_files_that_the_series_does_not_name_stay(cli, project):
+    text = (project / "patches/sched-log.patch").read_bytes()
+    for path in ("patches/mine.patch", "patches/v0.32.0/mine.patch", "patches/notes.txt"):
+        (project / path).write_bytes(text)
+    before = patches_of(project)
+    assert cli("move", "worker-guard", "--before", "engine-fix").code == 0
+    assert cli("drop", "engine-more", "--reason", "x").code == 0
+    after = patches_of(project)
+    assert {path for path in before if "mine" in path or "notes" in path} <= after.keys()
+    assert not [path for path in after if "engine-more" in path]
+
+
 def test_drop_what_others_need(cli, project):
     refused(cli, project, 4, "drop", "engine-fix", "--reason", "x", words="engine-more (needs engine-fix)")
     refused(cli, project, 4, "drop", "worker-guard", "--reason", "x", words="sched-log (needs worker-guard)")
