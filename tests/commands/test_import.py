@@ -206,10 +206,13 @@ def test_what_is_there_already(cli, project, foreign, tmp_path):
     assert result.code == 1, result
     assert {fate for _, fate in fates(result)} == {"present"}
     assert patches_of(project) == before
+    mine = project / "patches/drain-from-the-front-2.patch"  # Not named by the series: somebody's.
+    mine.write_text("mine")
     commit(foreign, "Drain from the front", {"OTHER.md": "x\n"})
     result = cli("import", "v0.33.0..HEAD", "--vllm", foreign, "--json")
     assert result.code == 0, result
-    assert fates(result)[-1] == ("drain-from-the-front-2", "clean")
+    assert fates(result)[-1] == ("drain-from-the-front-3", "clean")
+    assert mine.read_text() == "mine"
 
 
 def test_every_base_must_take_it(cli, project, clone):

@@ -143,6 +143,8 @@ def test_files_that_the_series_does_not_name_stay(cli, project):
     after = patches_of(project)
     assert {path for path in before if "mine" in path or "notes" in path} <= after.keys()
     assert not [path for path in after if "engine-more" in path]
+    title = ("--title", "[Core] X")
+    refused(cli, project, 2, "split", "sched-log", "mine", "vllm/log.py", *title, words="mine.patch exists")
 
 
 def test_drop_what_others_need(cli, project):

@@ -52,6 +52,12 @@ def require_new(project: Project, name: str) -> None:
         )
     if name in project.series.names:
         raise UsageError(f"the series has a patch {name} already", hint="choose another name")
+    for file in sorted(project.files):
+        if file.rpartition("/")[2] == f"{name}.patch":
+            raise UsageError(
+                f"patches/{file} exists, and the series does not name it",
+                hint="choose another name, or put that file elsewhere",
+            )
 
 
 def _require_changed(project: Project, name: str, chosen: Chosen) -> None:
