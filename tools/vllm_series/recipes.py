@@ -21,13 +21,12 @@ def ordered(names: Sequence[str]) -> Recipe:
     return recipe
 
 
-def inserted(new: Sequence[Patch], before: str | None) -> Recipe:
-    """The patches with others before the patch ``before``, or at the end."""
+def inserted(new: Sequence[Patch], names: Sequence[str]) -> Recipe:
+    """The patches and new ones, in the order of ``names``; not every base has every patch."""
 
     def recipe(_: Base, patches: Sequence[Patch]) -> Sequence[Item]:
-        found = [Item.of(patch) for patch in patches]
-        at = next((n for n, item in enumerate(found) if item.patch.name == before), len(found))
-        return [*found[:at], *map(Item.of, new), *found[at:]]
+        here = {patch.name: Item.of(patch) for patch in (*patches, *new)}
+        return [here[name] for name in names if name in here]
 
     return recipe
 

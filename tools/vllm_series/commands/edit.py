@@ -187,7 +187,7 @@ def save(out: Output, series_dir: Path | None, three_way: bool, index: str) -> i
         restacked = Restacked({})
         if session.name not in now.series.names:
             series = now.series.inserted(session.name, session.before)
-            recipe = inserted([patch], session.before)
+            recipe = inserted([patch], series.names)
         else:
             series = now.series
             recipe = replaced(patch, _served_alike(out, now, base, session.name))

@@ -114,7 +114,7 @@ def _take_in(
         project,
         bench.repository,
         bench.grounds,
-        inserted(patches, before),
+        inserted(patches, series.names),
         series.names,
         three_way=options.common.three_way,
     )
