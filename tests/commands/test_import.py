@@ -248,14 +248,14 @@ def test_bad_input(cli, project, foreign, tmp_path):
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
 
 
-@pytest.mark.parametrize("stride", [61, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [71, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_every_step(cli, project, foreign, tmp_path, stride):
     git(foreign, "format-patch", "-q", "--binary", "-o", str(tmp_path / "m"), "v0.33.0..HEAD")
     before = patches_of(project)
     other = copy_tree(project, tmp_path / "other")
     assert run_here("import", tmp_path / "m", env=cli._env({"VLLM_SERIES_DIR": str(other)})).code == 0
     after = patches_of(other)
-    for number in range(1, 400, stride):
+    for number in range(1, 2000, stride):
         work = copy_tree(project, tmp_path / f"work-{number}")
         env = cli._env({"VLLM_SERIES_DIR": str(work)})
         result = die_at(number, "import", tmp_path / "m", after=bool(number % 2), env=env)

@@ -303,7 +303,7 @@ def test_dry_run_and_a_paused_verb(cli, project, verb):
 
 
 @pytest.mark.parametrize(
-    ("verb", "stride"), [("split", 9), *(pytest.param(verb, 1, marks=pytest.mark.slow) for verb in VERBS)]
+    ("verb", "stride"), [("split", 19), *(pytest.param(verb, 1, marks=pytest.mark.slow) for verb in VERBS)]
 )
 def test_killed_at_every_step(cli, project, tmp_path, verb, stride):
     before = patches_of(project)
@@ -311,7 +311,7 @@ def test_killed_at_every_step(cli, project, tmp_path, verb, stride):
     assert run_here(*VERBS[verb], env=cli._env({"VLLM_SERIES_DIR": str(other)})).code == 0
     after = patches_of(other)
     ends = set()
-    for number in range(1, 400, stride):
+    for number in range(1, 2000, stride):
         work = copy_tree(project, tmp_path / f"work-{number}")
         env = cli._env({"VLLM_SERIES_DIR": str(work)})
         result = die_at(number, *VERBS[verb], after=bool(number % 2), env=env)
