@@ -155,7 +155,9 @@ def test_drop_what_others_need(cli, project):
     result = cli("drop", "engine-fix", "worker-guard", "--with-dependents", "--reason", "x")
     assert result.code == 0, result
     assert names_of(project) == []
-    assert [row.name for row in parse_dropped((project / "patches/dropped.toml").read_text())] == list(NAMES)
+    rows = parse_dropped((project / "patches/dropped.toml").read_text())
+    assert [row.name for row in rows] == list(NAMES)
+    assert [row.reason for row in rows[2:]] == ["x (it needs engine-fix)", "x (it needs worker-guard)"]
     assert cli("check").code == 0
     assert cli("status").code == 0
     assert cli("undo").code == 0

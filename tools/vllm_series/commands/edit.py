@@ -186,6 +186,8 @@ def save(out: Output, series_dir: Path | None, three_way: bool, index: str) -> i
         patch = edited_patch(session, old, old.author if old else _me())
         restacked = Restacked({})
         if session.name not in now.series.names:
+            if session.before is not None:
+                existing(now, session.before)
             series = now.series.inserted(session.name, session.before)
             recipe = inserted([patch], series.names)
         else:
