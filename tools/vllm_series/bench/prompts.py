@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Writer:
                 hint="name the folder of the checkpoint with --tokenizer",
             ) from None
         self._seed = seed
+        #: SHA-256 of the file: two runs with another one have other prompts.
+        self.digest = hashlib.sha256(file.read_bytes()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special ones."""

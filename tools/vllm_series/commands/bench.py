@@ -106,8 +106,7 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
             model = await first_model(http, url, options.model)
         except httpx.InvalidURL as error:
             raise UsageError(f"--url {options.url}: {error}") from None
-        tokenizer = _tokenizer(options, model)
-        writer = Writer(tokenizer, options.seed)
+        writer = Writer(_tokenizer(options, model), options.seed)
         client = Client(url, model["id"], http, lambda text: len(writer.encode(text)))
         environment = await describe_environment(http, url, model)
         evict = options.evict
@@ -127,7 +126,7 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
         result.settings = {
             **asdict(settings),
             "url": url,
-            "tokenizer": str(tokenizer),
+            "tokenizer": f"sha256 {writer.digest[:16]}",
             "form": "token ids" if client.extended else "text",
         }
         result.environment = environment
