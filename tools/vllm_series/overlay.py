@@ -146,7 +146,7 @@ def plan_removal(installed: Installed, manifest: Manifest) -> Changes:
 def _plan_cleanup(installed: Installed, manifest: Manifest) -> Changes:
     """What is left of an overlay after another vLLM was put over it."""
     site = installed.site
-    record = site / installed.record
+    record = site / installed.record_path
     lines = record.read_text("utf-8").splitlines() if record.is_file() else []
     theirs = {line.partition(",")[0] for line in lines}
     changes: dict[str, Put | None] = dict.fromkeys(_own_files(site))
@@ -197,9 +197,9 @@ def plan_overlay(
             keep += [p for p in before if p.endswith(".pyc") and _module_of(p) == path]
         else:
             keep += [p for p in _bytecode(site, path) if p not in changes]
-    has_record = (site / installed.record).is_file()
+    has_record = (site / installed.record_path).is_file()
     if has_record:
-        keep.append(installed.record)
+        keep.append(installed.record_path)
     kept = {path: f"{FOLDER}/base/{path}" for path in sorted(keep)}
     for path, home in kept.items():
         if path in before:
@@ -227,8 +227,8 @@ def plan_overlay(
         added[MANIFEST] = text
         for path, home in kept.items():
             added[home] = (site / before.get(path, path)).read_bytes()
-        lines = (site / before.get(installed.record, installed.record)).read_bytes().decode("utf-8")
-        changes[installed.record] = Put(update_record(lines, added).encode())
+        lines = (site / before.get(installed.record_path, installed.record_path)).read_bytes().decode("utf-8")
+        changes[installed.record_path] = Put(update_record(lines, added).encode())
     return made, changes
 
 

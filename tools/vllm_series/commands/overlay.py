@@ -16,7 +16,7 @@ from vllm_series.container.files import folder_files, manifest
 from vllm_series.container.folder import write_folder
 from vllm_series.container.spec import make_container, release_of
 from vllm_series.errors import EXIT_OK, UsageError
-from vllm_series.installed import Installed, find_installed
+from vllm_series.installed import Installed, require_installed
 from vllm_series.locks import locked
 from vllm_series.output import Output, plural
 from vllm_series.overlay import FOLDER, plan_overlay, plan_removal, read_manifest
@@ -68,7 +68,7 @@ def payload_of(out: Output, series_dir: Path | None, ref: str, what: str, index:
 
 
 def _install(out: Output, series_dir: Path | None, options: OverlayOptions) -> int:
-    installed = find_installed(options.path)
+    installed = require_installed(options.path)
     payload = payload_of(out, series_dir, installed.ref, str(installed.site), options.index)
     with _opened(out, installed):
         old = read_manifest(installed.site)
@@ -93,7 +93,7 @@ def _install(out: Output, series_dir: Path | None, options: OverlayOptions) -> i
 
 
 def _uninstall(out: Output, options: OverlayOptions) -> int:
-    installed = find_installed(options.path)
+    installed = require_installed(options.path)
     with _opened(out, installed):
         manifest = read_manifest(installed.site)
         if manifest is None:
