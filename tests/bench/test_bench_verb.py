@@ -167,7 +167,7 @@ def test_a_missed_needle(bench, server, behaviour):
 
 
 def test_a_server_that_takes_text_alone(bench, server, behaviour):
-    behaviour.token_ids, behaviour.usage = False, False
+    behaviour.token_ids, behaviour.usage, behaviour.capacity = False, False, 1024
     result = bench(server, *SHORT)
     assert result.code == 0, result
     assert result.document["result"]["settings"]["form"] == "text"
