@@ -58,6 +58,7 @@ def test_comparison_says_what_is_apart_and_what_is_doubtful():
     pairs, doubts = compare(result(10.0, 20.0), result(15.0, 16.0, seed=1, tokens=64))
     assert not pairs[0].clear
     assert doubts == ["tokens differs: 128 and 64", "seed differs: 0 and 1"]
+    assert not compare(result(10.0), result(20.0))[0][0].clear
     unfinished = result(1.0)
     unfinished.state = "interrupted"
     assert compare(result(1.0), unfinished)[1] == ["the second run is not whole: interrupted"]
