@@ -293,6 +293,13 @@ def test_what_does_not_fit_is_left_out_and_said(bench, server):
     assert result.document["result"]["skipped"] == ["context 8000: with 32 tokens more than the model's 4096"]
 
 
+def test_a_context_too_short_for_a_needle(bench, server):
+    result = bench(server, *SHORT, "--context", "64", "--only", "needle")
+    assert result.code == 0, result
+    assert len(rows(result)["needle"]) == 5
+    assert result.document["result"]["skipped"] == ["needle: 64 tokens have no room for one"]
+
+
 def test_a_key_is_sent_and_not_kept(bench, behaviour, server, tmp_path):
     result = bench(server, *SHORT, "--only", "prefill", OPENAI_API_KEY="sk-secret")
     assert result.code == 0

@@ -34,6 +34,9 @@ def test_the_needle_lies_at_its_depth(tokenizer, depth):
 
 
 def test_no_room_and_no_tokenizer(tokenizer, tmp_path):
+    writer = Writer(tokenizer, 0)
+    assert not writer.has_room_for_needle(100)
+    assert writer.has_room_for_needle(256)
     with pytest.raises(UsageError, match="more than 100"):
         Writer(tokenizer, 0).needle("n", 100, 0.5)
     with pytest.raises(UsageError, match="tokenizer"):

@@ -86,9 +86,7 @@ class Bench:
         async def run(context: int, users: int, number: int) -> Measurement:
             names = [f"decode/{context}/{user}" for user in range(users)]
             warm = [await self._send(name, context, 1) for name in names]
-            begun = time.perf_counter()
-            samples = await self._together(names, context, self.settings.tokens)
-            wall = time.perf_counter() - begun
+            samples, wall = await self._together(names, context, self.settings.tokens)
             params = {"context": context, "users": users, "run": number}
             rates = [s.rate for s in samples if s.rate is not None]
             if len(rates) < users:
@@ -143,9 +141,7 @@ class Bench:
 
         async def run(number: int) -> Measurement:
             names = [f"burst/{number}/{n}" for n in range(count)]
-            begun = time.perf_counter()
-            samples = await self._together(names, context, 1)
-            wall = time.perf_counter() - begun
+            samples, wall = await self._together(names, context, 1)
             times = [s.ttft for s in samples if s.ttft is not None]
             values: dict[str, Value] = {}
             if len(times) == count:
@@ -173,6 +169,7 @@ class Bench:
         return [
             Step("needle", {"context": c, "depth": d}, _bind(run, c, d))
             for c in self.settings.contexts
+            if self.writer.has_room_for_needle(c)
             for d in DEPTHS
         ]
 
@@ -205,7 +202,7 @@ class Bench:
 
         async def run(number: int) -> Measurement:
             names = [f"check/{number}/{n}" for n in range(max(self.settings.users))]
-            samples = await self._together(names, SHORT, self.settings.tokens)
+            samples, _ = await self._together(names, SHORT, self.settings.tokens)
             periods = [loop_period(s.ids or s.text) for s in samples]
             values: dict[str, Value] = {"answers": len(samples), "loops": sum(p is not None for p in periods)}
             params: dict[str, Value] = {"users": len(names), "run": number}
@@ -227,9 +224,12 @@ class Bench:
     async def _send(self, name: str, context: int, tokens: int) -> Sample:
         return await self.client.complete(self.writer.filler(name, context), tokens)
 
-    async def _together(self, names: Sequence[str], context: int, tokens: int) -> list[Sample]:
+    async def _together(self, names: Sequence[str], context: int, tokens: int) -> tuple[list[Sample], float]:
+        """Send prompts at once; returns the answers, and the seconds until the last has ended."""
         prompts = [self.writer.filler(name, context) for name in names]
-        return await asyncio.gather(*(self.client.complete(prompt, tokens) for prompt in prompts))
+        begun = time.perf_counter()
+        samples = await asyncio.gather(*(self.client.complete(prompt, tokens) for prompt in prompts))
+        return samples, time.perf_counter() - begun
 
 
 #: The scenarios in the order in which they are run.

@@ -122,6 +122,9 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
                     "tier: the size of the server's KV cache is not known; use --evict-tokens"
                 )
                 continue
+            if name == "needle":
+                short = [c for c in settings.contexts if not writer.has_room_for_needle(c)]
+                result.skipped += [f"needle: {context} tokens have no room for one" for context in short]
             steps += SCENARIOS[name](bench)
         result.settings = {
             **asdict(settings),
