@@ -82,6 +82,7 @@ class Behaviour:
     capacity: int = 1_000_000
     token_ids: bool = True
     usage: bool = True
+    lists: bool = True
     max_model_len: int | None = 4096
     log_probability: str = "-0.5"
     answer: Callable[[str, int], list[int]] | None = None
@@ -117,7 +118,7 @@ def openai_server(behaviour: Behaviour) -> Iterator[str]:
         def do_GET(self) -> None:
             if self.path == "/v1/models":
                 row = {"id": "tiny", "object": "model", "max_model_len": behaviour.max_model_len}
-                return self.send_text(200, json.dumps({"data": [row]}))
+                return self.send_text(200, json.dumps({"data": [row] if behaviour.lists else []}))
             if self.path == "/version":
                 return self.send_text(200, '{"version": "0.33.0"}')
             if self.path == "/metrics":
@@ -161,6 +162,8 @@ def openai_server(behaviour: Behaviour) -> Iterator[str]:
                 if body.get("return_token_ids"):
                     choice["token_ids"] = piece
                 self._event(json.dumps({"choices": [choice]}))
+            if not answer:
+                self._event(json.dumps({"choices": [{"text": "", "finish_reason": "length"}]}))
             if behaviour.usage and body.get("stream_options"):
                 usage = {
                     "prompt_tokens": len(ids),

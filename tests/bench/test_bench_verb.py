@@ -39,7 +39,7 @@ def rows(result) -> dict[str, list[dict]]:
 
 @pytest.mark.draws
 def test_everything_is_measured_and_written(bench, server, behaviour, tmp_path):
-    behaviour.capacity = 1024
+    behaviour.capacity, behaviour.prefill = 1024, 0.0005
     result = bench(server, *SHORT, "--context", "512")
     assert result.code == 0, result
     found = rows(result)
@@ -105,9 +105,14 @@ def test_the_short_prompt_waits_for_the_long_one(bench, server, behaviour):
     behaviour.prefill = 0.002
     [made] = rows(bench(server, *SHORT, "--context", "1024", "--only", "behind"))["behind"]
     values = made["values"]
-    assert values["overlapped"] is True
     assert values["ttft_long"] > 2
     assert values["ttft"] > values["ttft_alone"] + 1
+
+
+def test_a_long_prompt_that_is_not_long_enough(bench, server):
+    result = bench(server, *SHORT, "--only", "behind")
+    assert result.code == 1
+    assert "name a longer --context" in result.err
 
 
 def test_seven_at_once(bench, server, behaviour):
@@ -168,6 +173,7 @@ def test_a_missed_needle(bench, server, behaviour):
 
 def test_a_server_that_takes_text_alone(bench, server, behaviour):
     behaviour.token_ids, behaviour.usage, behaviour.capacity = False, False, 1024
+    behaviour.prefill = 0.0005
     result = bench(server, *SHORT)
     assert result.code == 0, result
     assert result.document["result"]["settings"]["form"] == "text"
@@ -176,6 +182,20 @@ def test_a_server_that_takes_text_alone(bench, server, behaviour):
     assert decode["samples"][0]["prompt_tokens"] == 256
     sent = behaviour.requests[-1]
     assert set(sent) <= {"model", "prompt", "max_tokens", "temperature", "seed", "stream"}
+
+
+def test_a_token_that_is_no_text_is_timed_by_the_end_of_the_answer(bench, server, behaviour):
+    behaviour.token_ids, behaviour.usage, behaviour.prefill = False, False, 0.001
+    behaviour.answer = lambda text, count: []
+    result = bench(server, *SHORT, "--only", "prefill")
+    [made] = rows(result)["prefill"]
+    assert 0.25 < made["values"]["ttft"] < 0.6
+
+
+def test_a_server_that_lists_nothing_is_asked_for_the_named_model(bench, server, behaviour):
+    behaviour.lists = False
+    assert bench(server, *SHORT, "--only", "prefill").code == 2
+    assert bench(server, *SHORT, "--only", "prefill", "--model", "tiny").code == 0
 
 
 # -- faults -----------------------------------------------------------------------------------------------

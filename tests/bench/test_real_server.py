@@ -106,9 +106,8 @@ def test_every_scenario(vllm, model, tmp_path):
     assert set(made) == {"prefill", "decode", "behind", "burst", "needle", "tier", "check"}
     assert document["result"]["settings"]["form"] == "token ids"
     assert document["result"]["environment"]["server"].startswith("vLLM ")
-    for m in made.values():
-        for sample in m["samples"]:
-            assert sample["problem"] == ""
+    # A tiny model may be too quick for some values, but every request was answered.
+    assert [s["problem"] for m in made.values() for s in m["samples"] if s["problem"]] == []
     assert [s["prompt_tokens"] for s in made["burst"]["samples"]] == [512] * 7
     assert [s["completion_tokens"] for s in made["decode"]["samples"]] == [1, 1, 48, 48]
     assert made["tier"]["values"]["same_back"] is True
