@@ -109,7 +109,8 @@ def test_the_short_prompt_waits_for_the_long_one(bench, server, behaviour):
     assert values["ttft"] > values["ttft_alone"] + 1
 
 
-def test_a_long_prompt_that_is_not_long_enough(bench, server):
+def test_a_long_prompt_that_is_not_long_enough(bench, server, monkeypatch):
+    monkeypatch.setattr("vllm_series.bench.scenarios.HEAD_START", 2.0)
     result = bench(server, *SHORT, "--only", "behind")
     assert result.code == 1
     assert "name a longer --context" in result.err
@@ -173,7 +174,7 @@ def test_a_missed_needle(bench, server, behaviour):
 
 def test_a_server_that_takes_text_alone(bench, server, behaviour):
     behaviour.token_ids, behaviour.usage, behaviour.capacity = False, False, 1024
-    behaviour.prefill = 0.0005
+    behaviour.prefill = 0.001
     result = bench(server, *SHORT)
     assert result.code == 0, result
     assert result.document["result"]["settings"]["form"] == "text"
