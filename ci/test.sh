@@ -30,7 +30,7 @@ vllm-series refresh --check
 vllm-series status --strict
 
 step "the tool's tests"
-python -m pytest -q tests
+python -m pytest -q -n 2 --dist worksteal tests
 
 step "environment for the patches' tests"
 vllm-series env create
