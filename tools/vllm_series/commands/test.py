@@ -268,6 +268,7 @@ def _record(
         entry = _entry(environment, row, row.composition, proof, mode)
         if recorded is not None:
             entry |= {"environment": recorded.document(), "date": recorded.date}
+            entry["command"] = f"{entry['command']} --results results.json"
         before = known.tiers.get(proof.tier) if known and not stale(known.binding, binding) else None
         if proof.remembered and before is not None and {**before, "date": ""} == {**entry, "date": ""}:
             entry = dict(before)
