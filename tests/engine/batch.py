@@ -33,8 +33,9 @@ HERE = Path(__file__).resolve().parent
 REFERENCE = "reference"
 #: Seconds for one run; for one that is there to fail, which may hang instead.
 _LIMIT, _CONTROL_LIMIT = 330.0, 240.0
-#: Variables of the user that no run sees.
-_DROPPED = ("VLLM_", "PYTHON", "TRITON_", "TORCH_", "CUDA_VISIBLE", "HF_", "NCCL_")
+#: Variables of the user that no run sees. Those of NCCL and PyTorch stay: they may say how the machine's
+#: GPUs must not talk to each other.
+_DROPPED = ("VLLM_", "PYTHON", "TRITON_", "CUDA_VISIBLE", "HF_")
 #: What a log says of the cause of a failure.
 _CAUSE = re.compile(r"\b((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|StopIteration)\b.*)")
 _CAUSES, _CAUSE_LENGTH, _TAIL = 12, 400, 5000
@@ -102,9 +103,13 @@ class Results:
 class Slots:
     """As many processes at a time as there are CPUs for; who asks first gets first."""
 
-    free: int
+    count: int
+    free: int = field(init=False)
     _queue: list[object] = field(default_factory=list)
     _changed: Condition = field(default_factory=Condition)
+
+    def __post_init__(self) -> None:
+        self.free = self.count
 
     def take(self, count: int, ticket: object) -> None:
         """Wait for this ticket's turn and for that many slots."""
@@ -202,7 +207,8 @@ class Batch:
 
     def scenario(self, number: int, scenario: Scenario) -> None:
         """Run a scenario as soon as it is its turn, and keep the result."""
-        self.slots.take(scenario.stages, scenario)
+        count = self.slots.count if scenario.alone else scenario.stages
+        self.slots.take(count, scenario)
         try:
             if time.monotonic() > self.deadline - 20:
                 return
@@ -219,7 +225,7 @@ class Batch:
             self.results.add(tree, scenario.name, run)
             say(f"{scenario.key}: {run['outcome']}", run)
         finally:
-            self.slots.give_back(scenario.stages)
+            self.slots.give_back(count)
 
     def _relayed(self, scenario: Scenario) -> bool:
         return scenario.stages > 1 and (scenario.relay or int(self.machine["gpus"]) < scenario.stages)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.bands import BAND, FP8_BAND, TIGHT, decoded, difference, equal_share, finite, loops
 from engine.results import REFERENCE, Results, steps
-from engine.scenarios import ACCEPTED, OFFLOAD, REFUSED, SCENARIOS, Scenario
+from engine.scenarios import ACCEPTED, OFFLOAD, RATES, REFUSED, SCENARIOS, Scenario
 
 #: What all engines are compared with: bf16, eager, one stage, the table on the device.
 ANCHOR = "eager"
@@ -129,6 +129,13 @@ def drafts(results: Results, name: str) -> str:
     return f"{proposed:.0f} proposed, {sum(row['accepted_tokens'] for row in counters):.0f} accepted"
 
 
+def rates(results: Results, name: str) -> str:
+    """Every number of users gets tokens; how many is measured, not judged."""
+    (own,) = steps(results.run(name), "rate", "users")
+    assert all(value > 0 for value in own["rates"].values()), own["rates"]
+    return "tokens/s " + ", ".join(f"{users}: {value:.0f}" for users, value in own["rates"].items())
+
+
 def _band(name: str) -> float:
     return FP8_BAND if "fp8" in name else BAND
 
@@ -168,13 +175,15 @@ def _checks_of(scenario: Scenario) -> list[Check]:
         claims = [partitions]
     elif scenario.tests:
         claims = [tests_pass]
+    elif scenario.steps == RATES:
+        claims = [rates]
     elif scenario.steps == OFFLOAD:
         claims = [comes_back]
     else:
         claims = [like_anchor, decode_like_prefill, hit_like_cold, sound]
         if scenario.name == ANCHOR:
             claims = [tight, like_reference, decode_like_prefill, hit_like_cold, sound]
-        elif scenario.name in ("int8", "pp-eager"):
+        elif scenario.name in ("int8", "pp-eager", "pp-relay"):
             claims.append(like_reference)
         if "speculative_config" in scenario.engine:
             claims.append(drafts)

@@ -16,6 +16,7 @@ _SETS: dict[str, tuple[int, list[int]]] = {
     "short": (11, [3 + (7 * i) % 38 for i in range(48)]),
     # What comes back from the host's memory, and what drives it out of the GPU's.
     "returning": (13, [1500]),
+    "users": (19, [512] * 8),
     "filling": (17, [1400 + 10 * i for i in range(16)]),
 }
 

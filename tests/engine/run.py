@@ -11,6 +11,7 @@ and ``steps`` what to do with the engine, in order:
   prompt tokens came from a cache, and how many of them from outside the GPU.
 * ``{"do": "rescore"}``: log-probabilities of the last generated tokens when they are read as a prompt.
 * ``{"do": "soak", "seconds": S}``: batches of mixed prompts until the time is over.
+* ``{"do": "rate", "prompts": SET, "users": [N, ...], "tokens": T}``: tokens per second of N users at once.
 
 Instead of steps, ``partitions`` asks whether an engine of that partition would start, without starting it.
 The result says "finished", or "failed" with the error; it is written in any case.
@@ -195,11 +196,28 @@ def soak(llm: Any, step: Result, _: list[Result]) -> Result:
     return {"batches": batches, "requests": requests, "tokens_made": tokens, "finite": finite}
 
 
+def rate(llm: Any, step: Result, _: list[Result]) -> Result:
+    """Tokens per second of some users at once, by number of users; their first tokens do not count."""
+    found = {}
+    for users in step["users"]:
+        given = [{"prompt_token_ids": prompt} for prompt in prompts(step["prompts"])[:users]]
+        seconds = []
+        # The first fills the prefix cache, so that the second takes as long as what comes before the
+        # decoding in the third.
+        for tokens in (8, 1, step["tokens"]):
+            started = time.monotonic()
+            llm.generate(given, _sampling(max_tokens=tokens), use_tqdm=False)
+            seconds.append(time.monotonic() - started)
+        found[str(users)] = round(users * (step["tokens"] - 1) / (seconds[2] - seconds[1]), 1)
+    return {"rates": found}
+
+
 _STEPS: dict[str, Callable[[Any, Result, list[Result]], Result]] = {
     "score": score,
     "generate": generate,
     "rescore": rescore,
     "soak": soak,
+    "rate": rate,
 }
 
 

@@ -47,6 +47,8 @@ _RETURNING = {"do": "generate", "prompts": "returning", "tokens": TOKENS}
 _FILLING = {"do": "generate", "prompts": "filling", "tokens": 2}
 #: A prompt, others until it has left the GPU, and the prompt again.
 OFFLOAD = (_RETURNING, _RESCORE, _FILLING, _RETURNING, _RESCORE)
+#: Decoding by one to eight users at once.
+RATES = ({"do": "rate", "prompts": "users", "users": (1, 2, 4, 8), "tokens": 256},)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,12 @@ class Scenario:
         engram: Arguments of ``EngramConfig``.
         steps: See ``run.py``.
         partitions: Partitions to ask about instead of steps.
-        tests: Node ids in the tree to run instead; an expression behind one (``FILE::-k X``) is for all.
+        tests: Node ids in the tree to run instead; an expression (``FILE::-k X``) is for all.
         stages: Pipeline stages.
         partition: Layers per stage, where there are several.
         relay: Whether it can only be run with two stages on one GPU.
         fails: Whether it is there to fail.
+        alone: Whether it is timed, so that nothing else may run.
 
     """
 
@@ -79,6 +82,7 @@ class Scenario:
     partition: str = ""
     relay: bool = False
     fails: bool = False
+    alone: bool = False
 
     @property
     def key(self) -> str:
@@ -136,6 +140,7 @@ def _kernels(patch: str, name: str, *tests: str) -> Iterator[Scenario]:
 def _all() -> Iterator[Scenario]:
     """Every scenario, the important ones first; those that compile most of the kernels among them."""
     first = {"steps": (_GENERATE, _SCORE, _RESCORE)}
+    pp_relay = _two("pp-relay", relay=True, steps=(*STANDARD, {"do": "soak", "seconds": 20}))
     partitions = Scenario("partitions", stages=2, steps=(), partitions=ACCEPTED + REFUSED)
     pp_eager = _two("pp-eager", steps=(*STANDARD, {"do": "soak", "seconds": 10}))
     pp_mtp = _two("pp-mtp", engine=_MTP)
@@ -148,7 +153,7 @@ def _all() -> Iterator[Scenario]:
     yield Scenario("graphs", engine=_GRAPHS)
     yield int8
     yield fp8
-    yield _two("pp-graphs", engine=_GRAPHS, steps=(*STANDARD, {"do": "soak", "seconds": 10}))
+    yield _two("pp-graphs", engine=_GRAPHS, steps=(*STANDARD, {"do": "soak", "seconds": 45}))
     yield pp_mtp
     yield Scenario("mtp", engine=_MTP)
     yield Scenario("one-chunk", engine={"max_num_batched_tokens": 4096})
@@ -156,9 +161,8 @@ def _all() -> Iterator[Scenario]:
     yield _without("pp-empty-kv-group", pp_eager, **first)
     yield _without("pp-partition-check", partitions)
     yield _without("pp-mtp-last-stage", pp_mtp, **first)
-    yield _without(
-        "pp-handler-stream", pp_eager, relay=True, steps=(*STANDARD, {"do": "soak", "seconds": 20})
-    )
+    yield pp_relay
+    yield _without("pp-handler-stream", pp_relay)
     yield Scenario("offload", engine=_TIER, steps=OFFLOAD)
     yield Scenario("offload-int8", engine={**_TIER, **_INT8}, steps=OFFLOAD)
     yield from _kernels(
@@ -191,6 +195,11 @@ def _all() -> Iterator[Scenario]:
     yield uneven
     yield _without("offload-equal-block-bytes", uneven)
     yield _two("pp-offload-int8", engine={**_TIER, **_INT8}, steps=OFFLOAD)
+    timed = {"steps": RATES, "alone": True}
+    yield Scenario("rates", engine=_GRAPHS, **timed)
+    yield _two("pp-rates", engine=_GRAPHS, **timed)
+    yield Scenario("rates-mtp", engine={**_GRAPHS, **_MTP}, **timed)
+    yield _two("pp-rates-mtp", engine={**_GRAPHS, **_MTP}, **timed)
 
 
 SCENARIOS = tuple(_all())

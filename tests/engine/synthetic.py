@@ -62,6 +62,8 @@ def _step(
     }
     if step["do"] == "soak":
         return {"batches": 3, "requests": 9, "tokens_made": 216, "finite": True, "counters": counters}
+    if step["do"] == "rate":
+        return {"rates": {str(users): 100.0 * users for users in step["users"]}, "counters": counters}
     if step["do"] == "score":
         given = prompts(step["prompts"])
         rows = [_near(_truth("score", i, len(p) - 1), noise, apart) for i, p in enumerate(given)]

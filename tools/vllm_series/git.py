@@ -431,6 +431,33 @@ class Repository:
         out = self.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, new)
         return [path_text(path) for path in out.split(b"\0") if path]
 
+    def line_diff(self, old: str, new: str, paths: Sequence[str]) -> bytes:
+        """The diff of ``paths`` between two commits without context, renames as two paths."""
+        old, new = self.commit(old), self.commit(new)
+        with self.pristine() as place:
+            return place.run(
+                "diff-tree", "-r", "-p", "--unified=0", "--no-renames", "--full-index", "--no-ext-diff",
+                "--no-textconv", old, new, "--", *map(path_bytes, paths), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+
+    def path_history(self, since: str, tip: str, path: str) -> list[tuple[str, str, bytes]]:
+        """The commits of ``since..tip`` that changed ``path``, the newest first: id, subject, diff of it."""
+        found = []
+        with self.pristine() as place:
+            out = place.run(
+                "log", "-p", "--format=%x01%H%x01%s%x01", "--unified=0", "--no-merges", "--no-renames",
+                "--no-ext-diff", "--no-textconv", f"{since}..{tip}", "--", path_bytes(path),
+                config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        rows = re.split(rb"^\x01([0-9a-f]{40})\x01(.*)\x01$", out, flags=re.MULTILINE)[1:]
+        for commit, subject, diff in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+            found.append((commit.decode(), subject.decode("utf-8", "replace"), diff))
+        return found
+
+    def release_tags(self) -> list[str]:
+        """Every tag that is named as a release, in no order."""
+        return self.run("tag", "--list", "v[0-9]*").decode().split()
+
     def describe(self, commit: str) -> str | None:
         """The nearest release tag (``v1.2.3``) at or before ``commit``, or None."""
         result = self.execute(
@@ -454,6 +481,12 @@ class Repository:
         """Raise if git would not take ``branch`` as a name."""
         if self.execute("check-ref-format", "--branch", branch).returncode != 0:
             raise UsageError(f"{branch!r} is no branch name", hint="see: git help check-ref-format")
+
+    def remotes(self) -> dict[str, str]:
+        """The remotes' addresses by name."""
+        result = self.execute("config", "--get-regexp", r"^remote\..*\.url$")
+        rows = (line.partition(" ") for line in os.fsdecode(result.stdout).splitlines())
+        return {key.removeprefix("remote.").removesuffix(".url"): url for key, _, url in rows}
 
     def is_shallow(self) -> bool:
         """Whether history is cut off."""
@@ -516,6 +549,15 @@ class Repository:
                 found[text.removeprefix("branch refs/heads/")] = where
         return found
 
+    def states(self) -> dict[str, str]:
+        """Path to git's two status letters, for every file that HEAD has otherwise or not at all (``??``)."""
+        out = self.run(
+            "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all",
+            "--ignore-submodules=all",
+            env={"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+        return {path_text(row[3:]): row[:2].decode() for row in out.split(b"\0") if row}
+
     def dirty_paths(self, paths: Sequence[str]) -> list[str]:
         """What would be lost if ``paths`` were written: local changes, and files that git does not track."""
         places = [path_bytes(path) for path in paths]
@@ -530,6 +572,11 @@ class Repository:
         if standing:
             tracked |= set(self.run("ls-files", "-z", "--", *sorted(standing)).split(b"\0"))
         return sorted(found | {path_text(path) for path in standing - tracked})
+
+    def listed_files(self) -> list[str]:
+        """Every file of the working tree that git tracks or does not ignore."""
+        out = self.run("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        return [path_text(path) for path in sorted(set(out.split(b"\0"))) if path]
 
     def _standing(self, path: bytes) -> Iterator[bytes]:
         """Files at ``path``, below it, or in the place of one of its folders."""
@@ -571,10 +618,32 @@ class Repository:
         with self.pristine() as place:
             return place.run("format-patch", *CANONICAL_OPTIONS, "..".join(ends), config=CANONICAL_CONFIG)
 
+    def diff_of(self, commit: str) -> bytes:
+        """What a commit changed against its parent, in canonical form without its message."""
+        with self.pristine() as place:
+            return place.run(
+                "diff-tree", "--no-commit-id", "-r", "-p", "--full-index", "--binary", "--no-ext-diff",
+                "--no-textconv", commit,
+            )  # fmt: skip
+
+    def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
+        """How the commits of the range ``old`` became those of ``new``; a range is a base and a tip."""
+        with self.pristine() as place:
+            out = place.run(
+                "range-diff", "--no-color", "--no-notes", "--no-ext-diff",
+                "..".join(old), "..".join(new), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        return out.decode("utf-8", "replace")
+
     def patch_id(self, patch: bytes) -> str:
         """Git's stable patch id of one patch, empty for a patch without changes."""
         out = self.run("patch-id", "--stable", data=patch).decode()
         return out.split(" ")[0] if out else ""
+
+    def patch_id_list(self, patches: Sequence[bytes]) -> list[str]:
+        """Git's stable patch ids of patches that all change something."""
+        rows = self.run("patch-id", "--stable", data=b"".join(patches)).decode().splitlines()
+        return [row.split(" ")[0] for row in rows]
 
     def patch_ids(self, since: str, tip: str, paths: Sequence[str]) -> dict[str, str]:
         """Stable patch id to commit, for the commits of ``since..tip`` that touch ``paths``."""
@@ -596,15 +665,55 @@ class Repository:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def fast_import(self, stream: bytes) -> bytes:
+    @contextmanager
+    def index_of(self, tree: str) -> Iterator[Index]:
+        """An index with the files of ``tree``, beside the repository's own."""
+        with tempfile.TemporaryDirectory(prefix="vllm-series-index-") as folder:
+            index = Index(self, Path(folder) / "index")
+            index.reset(tree)
+            yield index
+
+    def working_tree(self) -> str:
+        """Write the files as they are, whether committed or not, as a tree; what is ignored stays out."""
+        with tempfile.TemporaryDirectory(prefix="vllm-series-index-") as folder:
+            index = Path(folder) / "index"
+            shutil.copyfile(self.git_dir / "index", index)
+            env = {"GIT_INDEX_FILE": str(index)}
+            self.run("add", "--all", env=env)
+            return self.run("write-tree", env=env).decode().strip()
+
+    def unmerged_paths(self) -> list[str]:
+        """Files with a conflict that nobody has resolved."""
+        out = self.run("diff", "--name-only", "--diff-filter=U", "-z")
+        return [path_text(path) for path in out.split(b"\0") if path]
+
+    def commit_tree(self, tree: str, parent: str, author: Ident, message: str) -> str:
+        """Write a commit with the author as committer; returns its id."""
+        env = {}
+        for role in ("AUTHOR", "COMMITTER"):
+            env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = author.name, author.email
+            env[f"GIT_{role}_DATE"] = f"@{author.seconds} {author.zone}"
+        text = message.encode("utf-8", "surrogateescape")
+        return self.run("commit-tree", "-p", parent, "-F", "-", tree, data=text, env=env).decode().strip()
+
+    def fast_import(self, stream: bytes, *, loose: bool = False) -> bytes:
         """Feed ``stream`` to ``git fast-import`` and return what it answered to ``get-mark``.
 
-        The pack is written for speed, not for size: no deltas, little compression.
+        The pack is written for speed, not for size: no deltas, little compression. Few objects may be
+        left ``loose`` instead, as git itself does.
         """
+        limit = 100 if loose else 1
         return self.run(
             "fast-import", "--quiet", "--done", "--date-format=raw", "--force", "--depth=0",
-            data=stream, config=("fastimport.unpackLimit=1", "pack.compression=1"),
+            data=stream, config=(f"fastimport.unpackLimit={limit}", "pack.compression=1"),
         )  # fmt: skip
+
+    def messages(self, prefix: str) -> list[tuple[str, str, str, str, str]]:
+        """Every commit that a ref below ``prefix`` names: ref, commit, first parent, tree, message."""
+        form = "%(refname)%00%(objectname)%00%(parent)%00%(tree)%00%(contents)%00"
+        fields = self.run("for-each-ref", f"--format={form}", prefix).decode("utf-8", "replace").split("\0")
+        rows = zip(*(fields[i::5] for i in range(5)), strict=False)
+        return [(ref.strip(), oid, parents[:40], tree, text) for ref, oid, parents, tree, text in rows]
 
     def fetch_from(self, other: Repository, ref: str) -> None:
         """Copy ``ref`` and its objects out of another repository on this machine."""
@@ -631,6 +740,110 @@ class Repository:
                 lines.append(f"update {ref} {new}{f' {old}' if old is not None else ''}\n")
         lines += ["prepare\n", "commit\n"]
         self.run("update-ref", "-m", reason, "--stdin", data="".join(lines).encode())
+
+    def add_worktree(self, path: Path, commit: str) -> None:
+        """Make a linked working tree with a detached HEAD; what git knew of a deleted one there goes."""
+        self.run("worktree", "prune")
+        self.run("worktree", "add", "--quiet", "--force", "--detach", str(path), commit)
+
+    def remove_worktree(self, path: Path) -> None:
+        """Remove a linked working tree, with whatever is in it."""
+        shutil.rmtree(path, ignore_errors=True)
+        self.run("worktree", "prune")
+
+    def reset(self, commit: str) -> None:
+        """Bring HEAD, index and files to ``commit``, whatever was under way; nothing else is left."""
+        for name in OPERATIONS:  # Git's own commands refuse to reset some of them.
+            path = self.git_dir / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        (self.git_dir / "index.lock").unlink(missing_ok=True)
+        self.run("reset", "--quiet", "--hard", commit)
+        self.run("clean", "--quiet", "-ffd")
+
+    def unmerged(self) -> list[str]:
+        """Paths whose conflicts nobody has resolved."""
+        out = self.run("diff", "--name-only", "--diff-filter=U", "-z")
+        return sorted({path_text(path) for path in out.split(b"\0") if path})
+
+    def put_file(self, path: str, content: bytes | None, mode: str) -> None:
+        """Write a file and stage it; None removes it."""
+        if content is None:
+            self.run("rm", "--quiet", "--force", "--", path_bytes(path))
+            return
+        oid = self.run("hash-object", "-w", "--stdin", "--no-filters", data=content).decode().strip()
+        entry = b"%b,%b,%b" % (mode.encode(), oid.encode(), path_bytes(path))
+        self.run("update-index", "--add", "--cacheinfo", entry)
+        self.run("checkout-index", "--force", "--", path_bytes(path))
+
+    def cherry_pick(self, commit: str, committer: Ident) -> bool:
+        """Pick a commit onto HEAD; False if lines conflict, which is left in files and index."""
+        result = self.execute("cherry-pick", "--allow-empty", commit, env=_committer(committer))
+        if result.returncode == 0:
+            return True
+        if not (self.git_dir / "CHERRY_PICK_HEAD").exists():
+            raise GitError(f"git cherry-pick failed in {self.where}: {_message(result.stderr)}")
+        return False
+
+    def commit_index(self, like: str, committer: Ident) -> None:
+        """Commit the index with author, date and message of the commit ``like``."""
+        self.run(
+            "commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-C", like, env=_committer(committer)
+        )
+
+    def staged_tree(self) -> str:
+        """The tree that the index holds."""
+        return self.run("write-tree").decode().strip()
+
+    def save(self) -> str | None:
+        """A commit on HEAD with all files as they are, untracked ones too; None if HEAD has them.
+
+        No ref names it. Index and files stay as they are.
+        """
+        with tempfile.TemporaryDirectory(prefix="vllm-series-save-") as folder:
+            env = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self.run("read-tree", "HEAD", env=env)
+            self.run("add", "--all", ".", env=env)
+            tree = self.run("write-tree", env=env).decode().strip()
+        if [tree] == self.trees(["HEAD"]):
+            return None
+        who = _committer(Ident("vllm-series", "vllm-series@vllm-ampere-multigpu.invalid", 0, "+0000"))
+        env = {**who, **{key.replace("COMMITTER", "AUTHOR"): value for key, value in who.items()}}
+        return self.run("commit-tree", "-p", "HEAD", "-m", "Saved files", tree, env=env).decode().strip()
+
+    def push(self, remote: str, branch: str) -> str:
+        """Push ``branch``, replacing only what this repository has seen there; returns what git said.
+
+        The user's own configuration counts: addresses and credentials stand there.
+
+        Raises:
+            PreconditionError: The remote has refused, or has commits that were not seen here.
+
+        """
+        ref = f"refs/heads/{branch}"
+        command = [f"--git-dir={self.git_dir}", "push", f"--force-with-lease={ref}", remote, f"{ref}:{ref}"]
+        result = _execute(command, user_config=True)
+        if result.returncode != 0:
+            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = next((line.strip() for line in lines if "rejected" in line), _message(result.stderr))
+            raise PreconditionError(
+                f"{branch} was not pushed to {remote}: {reason}",
+                hint=f"look at what is there with: git -C {self.where} fetch {remote}",
+            )
+        return result.stderr.decode("utf-8", "replace").strip()
+
+    def identity(self) -> tuple[str, str] | None:
+        """Name and e-mail address that the user has configured, None if one of them is missing.
+
+        What git would make up from the machine's name is not asked for.
+        """
+        found = []
+        for key in ("user.name", "user.email"):
+            command = [f"--git-dir={self.git_dir}", "config", "--get", key]
+            found.append(_execute(command, user_config=True).stdout.decode("utf-8", "replace").strip())
+        return (found[0], found[1]) if all(found) else None
 
     def switch(self, new: str, branch: str | None) -> None:
         """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
@@ -671,6 +884,35 @@ class Repository:
 
 
 @dataclass(frozen=True)
+class Index:
+    """Files that are being changed, as git objects."""
+
+    repository: Repository
+    path: Path
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"GIT_INDEX_FILE": str(self.path)}
+
+    def reset(self, tree: str) -> None:
+        """Let the files be those of ``tree``."""
+        self.path.unlink(missing_ok=True)
+        self.repository.run("read-tree", tree, env=self._env)
+
+    def apply(self, diff: bytes, *options: str) -> str:
+        """Apply a diff as ``git apply`` does; returns why it cannot be applied, empty if it was.
+
+        A failed attempt with ``--3way`` leaves the index half merged: :meth:`reset` it.
+        """
+        done = self.repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
+        return "" if done.returncode == 0 else _message(done.stderr).removeprefix("error: ")
+
+    def write_tree(self) -> str:
+        """Write the files as a tree; returns its id."""
+        return self.repository.run("write-tree", env=self._env).decode().strip()
+
+
+@dataclass(frozen=True)
 class CommitInfo:
     """What a commit says of itself; ``message`` is the raw text."""
 
@@ -702,6 +944,86 @@ def _ident(fields: Sequence[str]) -> Ident:
     return Ident(name, email, int(seconds), zone)
 
 
+def _committer(who: Ident) -> dict[str, str]:
+    return {
+        "GIT_COMMITTER_NAME": who.name,
+        "GIT_COMMITTER_EMAIL": who.email,
+        "GIT_COMMITTER_DATE": f"@{who.seconds} {who.zone}",
+    }
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A mail as ``git am`` reads it; what is not stated is empty.
+
+    Attributes:
+        author: Name.
+        email: Address.
+        date: As written.
+        subject: Without ``[PATCH n/m]``, with any other brackets.
+        body: The message behind the subject.
+        diff: Everything behind the message.
+
+    """
+
+    author: str
+    email: str
+    date: str
+    subject: str
+    body: str
+    diff: bytes
+
+
+def read_mails(mailbox: bytes, *, keep_cr: bool) -> list[Mail]:
+    """The mails of a mailbox, or of one mail without the line that begins a mailbox.
+
+    Args:
+        mailbox: Its bytes.
+        keep_cr: Whether carriage returns belong to the text, and are not the mailbox's line ends.
+
+    Raises:
+        UsageError: git cannot read it.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="vllm-series-mail-") as name:
+        folder = Path(name)
+        options = ["-b", *(["--keep-cr"] if keep_cr else []), f"-o{folder}"]
+        done = _execute(["mailsplit", *options], data=mailbox)
+        if done.returncode != 0:
+            raise UsageError(f"it is no mailbox that git can read: {_message(done.stderr)}")
+        return [_read_mail(folder, path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def _read_mail(folder: Path, mail: bytes) -> Mail:
+    message, diff = folder / "message", folder / "diff"
+    # Without -b the brackets of `[Bugfix] Fix` would go with those of `[PATCH]`.
+    done = _execute(["mailinfo", "-b", "--encoding=UTF-8", str(message), str(diff)], data=mail)
+    if done.returncode != 0:
+        raise UsageError(f"it holds a mail that git cannot read: {_message(done.stderr)}")
+    rows = done.stdout.decode("utf-8", "surrogateescape").splitlines()
+    fields = {key: value for key, _, value in (row.partition(": ") for row in rows)}
+    found = Mail(
+        author=fields.get("Author", ""),
+        email=fields.get("Email", ""),
+        date=fields.get("Date", ""),
+        subject=fields.get("Subject", ""),
+        body=message.read_bytes().decode("utf-8", "surrogateescape").strip("\n"),
+        diff=diff.read_bytes(),
+    )
+    message.unlink()
+    diff.unlink()
+    return found
+
+
+def user_identity() -> tuple[str, str] | None:
+    """Name and address that the user's own git puts into commits, None if it knows none."""
+    found = []
+    for key in ("user.name", "user.email"):
+        done = _execute(["config", "--get", key], user_config=True)
+        found.append(done.stdout.decode("utf-8", "surrogateescape").strip())
+    return (found[0], found[1]) if all(found) else None
+
+
 def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes | None:
     """Three-way merge of one file's contents; None if lines conflict.
 
@@ -719,6 +1041,33 @@ def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes |
     if result.returncode < 0 or result.returncode > 127:
         raise GitError(f"git merge-file failed: {_message(result.stderr)}")
     return result.stdout if result.returncode == 0 else None
+
+
+def line_changes(old: bytes, new: bytes, folder: Path) -> bytes:
+    """The diff of two contents without context.
+
+    Args:
+        old: The one.
+        new: The other.
+        folder: An empty scratch folder.
+
+    """
+    for name, content in (("old", old), ("new", new)):
+        (folder / name).write_bytes(content)
+    result = _execute(
+        [
+            "diff",
+            "--no-index",
+            "--unified=0",
+            "--no-color",
+            "--text",
+            str(folder / "old"),
+            str(folder / "new"),
+        ]
+    )
+    if result.returncode > 1:
+        raise GitError(f"git diff failed: {_message(result.stderr)}")
+    return result.stdout
 
 
 def blob_id(content: bytes) -> str:

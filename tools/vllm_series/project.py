@@ -138,11 +138,11 @@ def _is_project(folder: Path) -> bool:
 
 
 def _recover(folder: Path) -> None:
-    """Bring back a patch directory that a killed ``refresh`` has left under another name."""
-    if (folder / "series").is_file() and not (folder / "patches").exists():
-        from vllm_series.swap import lost
+    """Clear up a patch directory that a killed run has left half exchanged."""
+    if (folder / "series").is_file():
+        from vllm_series.swap import unfinished
 
-        if lost(folder / "patches"):
+        if unfinished(folder / "patches"):
             with writing(folder):
                 pass
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace a file or a folder in one step, so that a kill leaves the old or the new one."""
+"""Replace a file or a folder in one step, so that a kill leaves the old or the new one.
+
+A folder may bring a file along that belongs beside it: it travels inside the folder under the name
+:data:`PASSENGER`, and is moved to its place after the exchange. The exchange decides for both.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from vllm_series.interrupt import point_of_no_return
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
+
+#: What a new patch directory calls the series file that comes with it.
+PASSENGER = ".series"
 
 
 def _sync(path: Path) -> None:
@@ -99,7 +106,16 @@ def swap_directory(path: Path, staging: Path) -> None:
         path.rename(retired)
         staging.rename(path)
     _sync(path.parent)
+    _hand_out(path)
     shutil.rmtree(retired, ignore_errors=True)
+
+
+def _hand_out(path: Path) -> None:
+    """Move the passenger of the folder ``path`` to its place."""
+    passenger = path / PASSENGER
+    if passenger.exists():
+        passenger.replace(path.with_name(PASSENGER.removeprefix(".")))
+        _sync(path.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -123,9 +139,15 @@ def lost(path: Path) -> bool:
     return not path.exists() and _retired(path).is_dir()
 
 
+def unfinished(path: Path) -> bool:
+    """Whether :func:`recover_directory` has something to do before ``path`` may be read."""
+    return lost(path) or (path / PASSENGER).exists()
+
+
 def recover_directory(path: Path) -> None:
-    """Undo what a kill left behind; the caller holds the lock."""
+    """Undo or finish what a kill left behind; the caller holds the lock."""
     if lost(path):
         _retired(path).rename(path)
+    _hand_out(path)
     for leftover in (_retired(path), _staging(path)):
         shutil.rmtree(leftover, ignore_errors=True)

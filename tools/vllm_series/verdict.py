@@ -8,7 +8,7 @@ tried on the files without it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from vllm_series.dependencies import declared, textual
@@ -130,7 +130,7 @@ class Reference:
 
 def _scopes(snapshot: Snapshot, application: Application) -> Iterable[tuple[tuple[str, str, int], str]]:
     for result in application.files:
-        for number, (hunk, lines, at) in enumerate(_positions(snapshot, result), 1):
+        for number, (hunk, lines, at) in enumerate(positions(snapshot, result), 1):
             if at is not None:
                 yield (
                     (application.patch.name, result.change.path, number),
@@ -138,7 +138,7 @@ def _scopes(snapshot: Snapshot, application: Application) -> Iterable[tuple[tupl
                 )
 
 
-def _positions(snapshot: Snapshot, result: FileResult) -> Iterable[tuple[Hunk, list[bytes], int | None]]:
+def positions(snapshot: Snapshot, result: FileResult) -> Iterable[tuple[Hunk, list[bytes], int | None]]:
     """Per hunk: the file's lines before the patch, and where the hunk begins in them."""
     old = snapshot.get(result.change.old_path) if result.change.old_path else None
     lines = split_lines(old.content) if old else []
@@ -156,18 +156,28 @@ def read_reference(store: Store, base_ref: str, patches: Sequence[Patch]) -> Ref
         return None
     source = CommitSource(store.repository, commit)
     source.load(path for patch in patches for path in patch.paths)
-    base = snapshot = Snapshot(source)
+    base = Snapshot(source)
+    needs = {patch.name: textual(base, patches, patch.name) for patch in patches}
+    return replace(reference_of(base, patches), needs=needs)
+
+
+def reference_of(base: Snapshot, patches: Sequence[Patch]) -> Reference:
+    """The series on ``base``, without the prerequisites, which take longer to find than the rest."""
+    snapshot = base
     scopes: dict[tuple[str, str, int], str] = {}
     blobs: dict[str, bytes] = {}
-    needs: dict[str, tuple[str, ...]] = {}
     for patch in patches:
         application = apply_patch(snapshot, patch)
         scopes.update(_scopes(snapshot, application))
-        needs[patch.name] = textual(base, patches, patch.name)
+        for change in patch.changes:
+            file = snapshot.get(change.old_path) if change.old_path else None
+            if change.old_id and file is not None:
+                # A file may state an id that an earlier patch has made obsolete since.
+                blobs[change.old_id] = file.content
         if application.ok:
             snapshot = snapshot.with_changes(application.changes)
             blobs.update((f.oid, f.content) for f in application.changes.values() if f is not None)
-    return Reference(scopes, needs, blobs)
+    return Reference(scopes, {}, blobs)
 
 
 def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
@@ -202,7 +212,7 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
         tried = apply_patch(snapshot, patches[name])
         if there is None and (not tried.ok or tried.empty):
             there = find_present(base, ordered)
-        verdict, application = _judge_one(
+        verdict, application = judge_one(
             project, target, store, base, snapshot, tried, reference, there or frozenset()
         )
         if not verdict.verdict.good:
@@ -218,7 +228,7 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
     return [verdicts[name] for name in project.series.names]
 
 
-def _judge_one(
+def judge_one(
     project: Project,
     target: Target,
     store: Store,
@@ -228,13 +238,30 @@ def _judge_one(
     reference: Reference,
     there: frozenset[str],
 ) -> tuple[PatchVerdict, Application | None]:
+    """Judge one patch.
+
+    Args:
+        project: The patch directory.
+        target: The candidate.
+        store: Where ancestors of merges may lie.
+        base: The candidate's files.
+        snapshot: The same with the patches before this one.
+        application: The patch applied to ``snapshot``, without merging.
+        reference: The series on its own base.
+        there: Patches whose changes the candidate has, see :func:`find_present`; needed only if the
+            application failed or changed nothing.
+
+    Returns:
+        The verdict, and what the patch comes to, None if that is nothing.
+
+    """
     patch = application.patch
     file = project.file_for(patch.name, target.serving)
     gone = find_retired(project, base, patch.name)
     if gone is not None:
         return PatchVerdict(patch.name, file, Verdict.RETIRED, gone.reason), None
     if application.ok and not application.empty:
-        hunks = tuple(_hunks(snapshot, application, reference))
+        hunks = tuple(hunk_verdicts(snapshot, application, reference))
         verdict = Verdict.OFFSET if application.offset else Verdict.CLEAN
         return PatchVerdict(patch.name, file, verdict, "", hunks), application
     if application.ok or patch.name in there:
@@ -249,7 +276,7 @@ def _judge_one(
         return PatchVerdict(patch.name, file, verdict, evidence, hunks), None
     find = ancestor_finder(target.repository, store)
     merged = apply_patch(snapshot, patch, ancestors=lambda oid: reference.blobs.get(oid) or find(oid))
-    hunks = tuple(_hunks(snapshot, merged, reference))
+    hunks = tuple(hunk_verdicts(snapshot, merged, reference))
     present = sum(hunk.state == "present" for hunk in hunks)
     if present and merged.ok:
         evidence = f"{present} of {len(hunks)} hunks are there already"
@@ -283,10 +310,13 @@ def _explain_failure(
     return PatchVerdict(patch.name, file, Verdict.CONFLICT, problem, hunks)
 
 
-def _hunks(snapshot: Snapshot, application: Application, reference: Reference) -> Iterable[HunkVerdict]:
+def hunk_verdicts(
+    snapshot: Snapshot, application: Application, reference: Reference
+) -> Iterable[HunkVerdict]:
+    """Where every hunk of an application stands; ``snapshot`` holds the files before it."""
     for result in application.files:
         change = result.change
-        positions = list(_positions(snapshot, result))
+        placed = list(positions(snapshot, result))
         for number, hunk in enumerate(change.hunks, 1):
             landing = result.landings[number - 1] if number <= len(result.landings) else None
             expected = reference.scopes.get((application.patch.name, change.path, number))
@@ -295,7 +325,7 @@ def _hunks(snapshot: Snapshot, application: Application, reference: Reference) -
                 state = "merged" if result.merged and state == "conflict" else state
                 yield HunkVerdict(change.path, number, state, scope_expected=expected)
                 continue
-            _, lines, at = positions[number - 1]
+            _, lines, at = placed[number - 1]
             scope = hunk_scope(lines, hunk, at or 0)
             state = "offset" if landing.offset else "clean"
             yield HunkVerdict(change.path, number, state, landing.line, landing.offset, scope, expected)

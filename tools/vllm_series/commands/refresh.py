@@ -9,27 +9,24 @@ from vllm_series.checkout import opened, read_stack
 from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK, PreconditionError
 from vllm_series.locks import locked
+from vllm_series.oplog import recorded
 from vllm_series.output import Output, plural
-from vllm_series.project import Project, find_project, writing
+from vllm_series.project import Project, find_project
 from vllm_series.refresh import Rewrite, rewrites_from_files, rewrites_from_stack
 from vllm_series.store import Store
-from vllm_series.swap import staging_directory, swap_directory
 
 
 def refresh(out: Output, series_dir: Path | None, source: Path | None, only_check: bool, index: str) -> int:
     """Bring patch files into canonical form, from themselves or from an edited checkout."""
     project = find_project(series_dir)
-    if project.installed and not only_check:
-        raise PreconditionError(
-            f"{project.root} is the copy inside the installed package",
-            hint="work in a checkout of the project, or name one with --series-dir",
-        )
     if only_check:
         rewrites = _rewrites(out, project, source, index)
     else:
-        with writing(project.root):
-            rewrites = _rewrites(out, project, source, index)
-            _write(project, rewrites)
+        text = f"from {source.absolute()}" if source else "bring patch files into canonical form"
+        with recorded(project, "refresh", text) as change:
+            rewrites = _rewrites(out, change.project, source, index)
+            for rewrite in rewrites:
+                change.write(f"patches/{rewrite.file}", rewrite.content)
     for rewrite in rewrites:
         out.say(f"{'would write' if only_check else 'wrote'} patches/{rewrite.file}: {rewrite.reason}")
     if not rewrites:
@@ -60,14 +57,3 @@ def _rewrites(out: Output, project: Project, source: Path | None, index: str) ->
         with locked(store.lock_path, f"the cache {store.folder}"):
             found += rewrites_from_files(project, store, base, commit)
     return found
-
-
-def _write(project: Project, rewrites: list[Rewrite]) -> None:
-    if not rewrites:
-        return
-    staging = staging_directory(project.patch_dir)
-    for rewrite in rewrites:
-        target = staging / rewrite.file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(rewrite.content)
-    swap_directory(project.patch_dir, staging)

@@ -90,13 +90,43 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
     if options.every_base and options.onto:
         raise UsageError("--all and --onto exclude each other", hint="--all means every supported base")
     refs = options.onto or tuple(b.ref for b in project.bases[: None if options.every_base else 1])
-    table = load_tests(project, SELECTING)
     names = [name for name in project.series.names if name in chosen]
     store = Store.default()
     targets = [(ref, _target(out, project, store, ref, options.index)) for ref in refs]
+    proofs = run_proofs(out, project, store, targets, names, options, results)
+    rows, environment = proofs.rows, proofs.environment
+    if options.record:
+        for row in rows:
+            _record(out, project, environment, results, row, mode)
+    if options.junit is not None:
+        write_file(options.junit.absolute(), junit.render(_suites(rows)))
+    return _finish(out, options, environment, rows, tiers, proofs.kept)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What :func:`run_proofs` has found, in which environment, and the working folders that it left."""
+
+    rows: tuple[Row, ...]
+    environment: Environment
+    kept: tuple[Path, ...] = ()
+
+
+def run_proofs(
+    out: Output,
+    project: Project,
+    store: Store,
+    targets: Sequence[tuple[str, Target]],
+    names: Sequence[str],
+    options: TestOptions,
+    results: Results | None = None,
+) -> Proofs:
+    """Prove patches on bases that lie in one repository; ``results`` are those of a GPU machine."""
+    table = load_tests(project, SELECTING)
+    tiers, mode = choose(options.tiers, results=results is not None), options.mode
     environment = provide(out, store.folder)
     with locked(store.folder / "test.lock", f"the test cache {store.folder}"), _live(out) as live:
-        trees = Trees(store.folder / "trees", store.repository, environment.interpreter)
+        trees = Trees(store.folder / "trees", targets[0][1].repository, environment.interpreter)
         jobs = options.jobs or usable_cpus()
         many = len(targets) * len(names) * len(tiers)
         # A proof waits for its runs in a thread that takes no worker from them.
@@ -120,12 +150,7 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
                 rows.append(finish())
                 _report(out, rows[-1], tiers)
         trees.prune(keep=[row.composition.base_tree for row in rows if row.composition])
-    if options.record:
-        for row in rows:
-            _record(out, project, environment, results, row, mode)
-    if options.junit is not None:
-        write_file(options.junit.absolute(), junit.render(_suites(rows)))
-    return _finish(out, options, environment, rows, tiers, runner.kept)
+    return Proofs(tuple(rows), environment, runner.kept)
 
 
 _CHECKOUT = "work in a checkout of this project, or name one with --series-dir"
@@ -265,7 +290,7 @@ def _record(
         recorded = results if proof.tier in RECORDED else None
         if proof.judgement.verdict is Verdict.SKIPPED and proof.tier in RECORDED:
             continue  # What an earlier machine has shown stands.
-        entry = _entry(environment, row, row.composition, proof, mode)
+        entry = proof_entry(environment, row, row.composition, proof, mode)
         if recorded is not None:
             entry |= {"environment": recorded.document(), "date": recorded.date}
             entry["command"] = f"{entry['command']} --results results.json"
@@ -277,9 +302,10 @@ def _record(
         out.note(f"recorded {record(project.patch_dir, binding, entries)}")
 
 
-def _entry(
+def proof_entry(
     environment: Environment, row: Row, composition: Composition, proof: Proof, mode: Mode
 ) -> dict[str, object]:
+    """A proof as an entry of an evidence file."""
     flag = {Mode.SERIES: "", Mode.EACH: " --each", Mode.PREFIX: " --prefix"}[mode]
     entry: dict[str, object] = {
         "outcome": proof.judgement.verdict.value,

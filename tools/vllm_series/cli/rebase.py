@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that carry the series to another vLLM, and those that take work on it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from vllm_series.cli.dispatch import dispatch
+from vllm_series.cli.options import MAINTAIN, Folder, Index, Json
+
+app = typer.Typer()
+
+Count = Annotated[int, typer.Option("-n", metavar="N", help="How many operations.")]
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def rebase(
+    ref: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[REF]", help="The release to carry the series to.", show_default=False),
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Go on after the patch in question was resolved.")
+    ] = False,
+    skip: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--skip",
+            metavar="REASON",
+            help="Drop the patch in question; the reason goes into dropped.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    abort: Annotated[bool, typer.Option("--abort", help="Take everything back.")] = False,
+    vllm: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--vllm",
+            metavar="PATH",
+            help="Your clone of vLLM: its history says which commits changed a hunk.",
+            show_default=False,
+        ),
+    ] = None,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Carry the series to another release, stopping where a person must decide."""
+    from vllm_series.commands.rebase import RebaseOptions
+    from vllm_series.commands.rebase import rebase as command
+
+    options = RebaseOptions(ref, go_on, skip, abort, vllm, index)
+    dispatch("rebase", as_json, lambda out: command(out, series_dir, options))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def log(series_dir: Folder = None, as_json: Json = False) -> None:
+    """List what was done to the patch directory."""
+    from vllm_series.commands.log import log as command
+
+    dispatch("log", as_json, lambda out: command(out, series_dir))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def undo(count: Count = 1, series_dir: Folder = None, as_json: Json = False) -> None:
+    """Take the last operations on the patch directory back."""
+    from vllm_series.commands.undo import undo as command
+
+    dispatch("undo", as_json, lambda out: command(out, series_dir, count))
+
+
+@app.command(rich_help_panel=MAINTAIN)
+def redo(count: Count = 1, series_dir: Folder = None, as_json: Json = False) -> None:
+    """Do undone operations again."""
+    from vllm_series.commands.undo import redo as command
+
+    dispatch("redo", as_json, lambda out: command(out, series_dir, count))

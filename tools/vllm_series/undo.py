@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take operations on the patch directory back, or do them again.
+
+Only what the log knows is ever replaced: files that somebody has edited since, or between two operations,
+stop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vllm_series.errors import PreconditionError, UsageError
+from vllm_series.oplog import Change, History, Operation, read_files, read_history, recorded
+from vllm_series.output import plural
+from vllm_series.privatefolder import private_folder
+from vllm_series.project import Project
+from vllm_series.tree import File
+
+
+def undo(project: Project, count: int) -> list[Operation]:
+    """Take the last ``count`` operations back; returns them, the newest first.
+
+    Raises:
+        UsageError: There are not so many.
+        PreconditionError: Files were edited by hand since, which would be lost.
+
+    """
+    with recorded(project, "undo", f"take back {plural(count, 'operation')}", count=count) as change:
+        history = read_history(change.project.root)
+        found = _last(history.done, count, "undo")
+        tree = history.tree
+        for operation in found:
+            _require(change, history, tree, operation.after, operation)
+            tree = operation.before
+        _restore(change, tree)
+    return found
+
+
+def redo(project: Project, count: int) -> list[Operation]:
+    """Do the last ``count`` undone operations again; returns them in their order.
+
+    Raises:
+        UsageError: There are not so many.
+        PreconditionError: Files were edited by hand since, which would be lost.
+
+    """
+    with recorded(project, "redo", f"do {plural(count, 'operation')} again", count=count) as change:
+        history = read_history(change.project.root)
+        found = _last(history.undone, count, "redo")
+        tree = history.tree
+        for operation in found:
+            _require(change, history, tree, operation.before, operation)
+            tree = operation.after
+        _restore(change, tree)
+    return found
+
+
+def _last(operations: Sequence[Operation], count: int, verb: str) -> list[Operation]:
+    if count < 1:
+        raise UsageError(f"{count} operations cannot be meant", hint=f"name a number from 1: {verb} -n 1")
+    if count > len(operations):
+        there = plural(len(operations), "operation") if operations else "nothing"
+        raise UsageError(f"there is {there} to {verb}", hint="see: vllm-series log")
+    return list(reversed(operations[len(operations) - count :]))
+
+
+def _require(change: Change, history: History, tree: str, expected: str, operation: Operation) -> None:
+    if tree == expected:
+        return
+    log = private_folder(change.project.root).ensure_log()
+    paths = log.changed_paths(expected, tree) if tree != history.tree else _edited(change, expected)
+    shown = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    since = "since" if tree == history.tree else "between two operations"
+    raise PreconditionError(
+        f"{shown}: edited by hand {since}; {operation.verb} (operation {operation.number}) does not fit "
+        "any more",
+        hint="take the edits back (git diff shows them), or make the change that you want by hand",
+        paths=paths,
+    )
+
+
+def _edited(change: Change, tree: str) -> list[str]:
+    kept = private_folder(change.project.root).ensure_log().all_entries(tree)
+    here = read_files(change.project.root)
+    old = {path: (entry.mode, entry.oid) for path, entry in kept.items()}
+    new = {path: (file.mode, file.oid) for path, file in here.items()}
+    return sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+
+
+def _restore(change: Change, tree: str) -> None:
+    """Let the files become those of a tree of the log."""
+    log = private_folder(change.project.root).ensure_log()
+    entries = log.all_entries(tree)
+    contents = log.objects(entry.oid for entry in entries.values())
+    for path in read_files(change.project.root).keys() - entries.keys():
+        change.remove(path)
+    for path, entry in entries.items():
+        change.put(path, File(entry.mode, contents[entry.oid]))
