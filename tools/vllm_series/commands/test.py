@@ -373,7 +373,8 @@ def _finish(
     no = sum(verdict.is_no for verdict in counted)
     gaps = sum(verdict.unproven for verdict in counted)
     if code == EXIT_OK:
-        count = plural(len({row.name for row in rows}), "patch")
+        proven = {row.name for row in rows if any(p.judgement.verdict is Verdict.PASSED for p in row.proofs)}
+        count = plural(len(proven), "patch")
         out.say(f"ok: {count} proven on {', '.join(refs)}")
     else:
         out.say(f"not proven: {no} with the answer no, {gaps} skipped or without tests")
