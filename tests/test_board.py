@@ -44,7 +44,12 @@ def row(status: Status | None = None, **values: object) -> Row:
     [
         (row(), "to be sent", "vllm-series export fix", "good"),
         (row(gates=BAD), "to be sent", "size: split it", "bad"),
-        (row(gates={**OK, "message": (AUTHOR,)}), "to be sent", "author: --reset-author", "bad"),
+        (
+            row(gates={**OK, "message": (AUTHOR,)}),
+            "to be sent",
+            "vllm-series export fix --reset-author",
+            "bad",
+        ),
         (row(Status(intent="never")), "not for upstream", "nothing; it leaves", "calm"),
         (row(Status(intent="hold", note="Measure.")), "held back", "held back: Measure.", "wait"),
         (row(Status(pr=5, state="open")), "sent, open", "answer the reviews of #5", "wait"),

@@ -10,7 +10,7 @@ import pytest
 from series_support import commit, git
 from vllm_series.errors import UsageError
 from vllm_series.git import Repository
-from vllm_series.incoming import name_of, parse_person, read_commits, read_source, tidy, with_trailers
+from vllm_series.incoming import parse_person, read_commits, read_source
 
 DIFF = "--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,4 @@\n # vLLM\n \n Easy.\n+More.\n"
 ME = ("Me Myself", "me@example.org")
@@ -20,25 +20,6 @@ def read(path: Path, text: str | bytes, **options):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     os.utime(path, (1_600_000_000, 1_600_000_000))
     return read_source(path, options.get("author", ME), options.get("strip"))
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("0001-Bugfix-Fix-the-thing", "bugfix-fix-the-thing"),
-        ("v3-0012-fix", "fix"),
-        ("[Bugfix][PP] Fix the `thing` (#1234)", "fix-the-thing"),
-        ("10_quilt_name", "quilt_name"),
-        ("naïve façade", "na-ve-fa-ade"),
-        ("....", "patch"),
-        ("2024", "2024"),
-        ("[Core] " + "very " * 20 + "long", "very-very-very-very-very-very-very-very-very"),
-        ("x" * 80, "x" * 48),
-        ("../../etc/passwd", "etc-passwd"),
-    ],
-)
-def test_names(text, name):
-    assert name_of(text) == name
 
 
 def test_a_format_patch_mail(tmp_path):
@@ -154,19 +135,6 @@ def test_persons():
     for text in ("Ada", "<a@b>", "Ada <>"):
         with pytest.raises(UsageError):
             parse_person(text)
-
-
-def test_messages_that_a_mailbox_cannot_carry():
-    body, notes = tidy("Text.\n\n---------\n\nMore.\ndiff --git a b\nFrom me\n--- x\nOk-by: A <a@b>")
-    assert body == "Text.\n\nMore.\n diff --git a b\n From me\n --- x\nOk-by: A <a@b>"
-    assert len(notes) == 4
-
-
-def test_trailers():
-    assert with_trailers("", [("A", "1")]) == "A: 1"
-    assert with_trailers("Body.", [("A", "1")]) == "Body.\n\nA: 1"
-    assert with_trailers("Body.\n\nB: 2\nA: 0", [("A", "1")]) == "Body.\n\nB: 2\nA: 1"
-    assert with_trailers("Body: is\ntext", [("A", "1")]) == "Body: is\ntext\n\nA: 1"
 
 
 def test_commits_of_a_clone(clone):

@@ -144,7 +144,7 @@ def test_markup_in_patches_is_text(cli, project):
 
 @pytest.mark.parametrize(
     "text",
-    ["[engine-fix", "[nobody]\n", '[engine-fix]\ngpu = ["tests/a.py"]\n', '[engine-fix]\ncpu = ["a.py"]\n'],
+    ["[engine-fix", "[nobody]\n", '[engine-fix]\ntpu = ["tests/a.py"]\n', '[engine-fix]\ncpu = ["a.py"]\n'],
 )
 def test_an_invalid_table_of_tests(cli, project, text):
     (project / "patches/tests.toml").write_text(text)

@@ -84,6 +84,23 @@ def test_an_error_in_the_middle_is_taken_back(root, monkeypatch, failing):
     assert files_of(root) == before
 
 
+def test_ctrl_c_in_the_middle_is_taken_back(root, monkeypatch):
+    before = files_of(root)
+    real, count = os.replace, 0
+
+    def replace(*args, **kwargs):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        replace_files(root, "x", CHANGES)
+    assert files_of(root) == before
+
+
 def _die(root: Path, step: int, what: str) -> bool:
     """Whether a fork that dies at its ``step``-th change of a file was ended by that."""
     child = os.fork()

@@ -125,7 +125,7 @@ def test_nothing_changed(cli, project, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("how", ["tree", "staged", "amend", "more"])
+@pytest.mark.parametrize("how", ["tree", "amend", "more"])
 def test_edits_in_any_form(cli, project, folder, how, tmp_path):
     before = patches_of(project)
     opened(cli, folder, "worker-guard")
@@ -322,7 +322,7 @@ def test_message_that_a_mailbox_would_cut(cli, project, folder):
 def test_killed_while_opening(cli, project, tmp_path, stride):
     """The patches are untouched, and the next command works or says how."""
     before = patches_of(project)
-    for number in range(1, 300, stride):
+    for number in range(1, 2000, stride):
         work = copy_tree(project, tmp_path / f"work-{number}")
         folder = tmp_path / f"open-{number}"
         env = cli._env({"VLLM_SERIES_DIR": str(work)})
@@ -344,7 +344,7 @@ def test_killed_while_opening(cli, project, tmp_path, stride):
     assert number > 10
 
 
-@pytest.mark.parametrize("stride", [37, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [97, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("end", ["--save", "--abort"])
 def test_killed_while_closing(cli, project, tmp_path, stride, end):
     """The old patch or the new one; the same command finishes it."""
@@ -355,7 +355,7 @@ def test_killed_while_closing(cli, project, tmp_path, stride, end):
     other, kept = copy_tree(project, tmp_path / "other"), copy_tree(folder, tmp_path / "kept")
     assert run_here("edit", end, env=cli._env({"VLLM_SERIES_DIR": str(other)})).code == 0
     after = patches_of(other)
-    for number in range(1, 300, stride):
+    for number in range(1, 2000, stride):
         work = copy_tree(project, tmp_path / f"work-{number}")
         if folder.exists():
             shutil.rmtree(folder)
@@ -366,7 +366,8 @@ def test_killed_while_closing(cli, project, tmp_path, stride, end):
         assert patches_of(work) in (before, after)
         if result is not None:
             assert result.code == 0, result
-            break
+            assert patches_of(work) == after
+            return
         again = run_here("edit", end, env=env)
         if again.code == 2:
             assert "no patch is open" in again.err
@@ -375,5 +376,4 @@ def test_killed_while_closing(cli, project, tmp_path, stride, end):
             assert run_here("edit", "--abort", env=env).code == 0
         assert patches_of(work) == after
         assert run_here("move", "worker-guard", "--before", "engine-fix", env=env).code == 0
-    assert patches_of(work) == after
-    assert number > 3
+    pytest.fail("it never came to its end")

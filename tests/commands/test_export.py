@@ -242,12 +242,17 @@ def test_commits_made_by_hand_are_not_lost(lab, tmp_path):
 
 def test_a_patch_that_nothing_stands_against(lab):
     lab.messages["fix"] = "Assisted-by: Claude\n"
-    lab.series(TABLE, '[fix]\nsummary = "the answer is right"\nissues = [5]\n', fix=FIX)
+    facts = (
+        'summary = "the answer is right"\nissues = [5]\nproven = "CPU"\nmeasured = "A table.\\n\\n| a |\\n"\n'
+    )
+    lab.series(TABLE, f"[fix]\n{facts}", fix=FIX)
     result = lab("fix", "--json")
     assert result.code == 0, result
     assert result.document["patches"][0]["findings"] == []
     text = lab.text("fix")
-    assert text.startswith("## Overview\n\nThe answer is wrong for every question.\n\nRelated: #5.\n")
+    assert text.startswith("## Overview\n\nAnswer fix. Related: #5.\n\n## Claims")
+    assert "\n## Details\n\nThe answer is wrong for every question.\n\nReturn the right one." in text
+    assert "A table.\n\n| a |\n\nProven so far on: CPU. No model evaluation" in text
     assert "- The answer is right.\n- 1 test passes with the change and fails without it.\n" in text
     assert "$ pytest tests/test_engine.py::test_answer\n1 passed\n" in text
     assert "$ git restore --source=v0.33.0 -- ':(top,exclude)tests'\n" in text
@@ -255,7 +260,6 @@ def test_a_patch_that_nothing_stands_against(lab):
     assert "41 == 42" in text
     assert "made with the help of Claude" in text
     assert "- [ ] Checked.\n- [x] AI assistance was used" in text
-    assert "Return the right one." in text.split("## Details")[1]
     assert "{" not in text
     assert "No gate objects." in lab.text("fix", "SEND.md")
     found = json.loads(lab.text("fix", "evidence.json"))

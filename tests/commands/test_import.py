@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from series_support import NAMES, Result, commit, files_of, git, write
+from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, run_here, write
 from vllm_series.patchfile import read_patch
 
 
@@ -15,7 +16,7 @@ def fates(result: Result) -> list[tuple[str, str]]:
 
 
 def patches_of(project: Path) -> dict:
-    return files_of(project, skip=(".vllm-series", ".vllm-series.lock"))
+    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
 
 
 def refused(cli, project: Path, code: int, *args, words: str = "", **options) -> Result:
@@ -86,6 +87,23 @@ def test_a_mailbox_is_the_same_as_its_commits(cli, project, foreign, tmp_path):
     (project / "series").write_text("load-faster.patch\ndrain-from-the-front.patch\nodd-files.patch\n")
     assert cli("apply", "--into", tmp_path / "out").code == 0
     assert git(tmp_path / "out", "rev-parse", "HEAD^{tree}") == tree
+
+
+def test_a_series_of_this_tool_comes_back_as_it_was(cli, project, tmp_path):
+    """Its folder is a quilt series to others: names, order and bytes stay."""
+    bases = project / "patches/base.toml"
+    bases.write_text("[[base]]".join(bases.read_text().split("[[base]]")[:2]))
+    shutil.rmtree(project / "patches/v0.32.0")
+    before = patches_of(project)
+    own = tmp_path / "own"
+    for name in NAMES:
+        write(own, {f"{name}.patch": before[f"patches/{name}.patch"][1]})
+        (project / "patches" / f"{name}.patch").unlink()
+    write(own, {"series": "".join(f"{name}.patch\n" for name in NAMES)})
+    (project / "series").write_text("# In order.\n")
+    result = cli("import", own)
+    assert result.code == 0, result
+    assert patches_of(project) == before
 
 
 def test_one_commit_with_a_name_and_a_place(cli, project, foreign):
@@ -188,10 +206,13 @@ def test_what_is_there_already(cli, project, foreign, tmp_path):
     assert result.code == 1, result
     assert {fate for _, fate in fates(result)} == {"present"}
     assert patches_of(project) == before
+    mine = project / "patches/drain-from-the-front-2.patch"  # Not named by the series: somebody's.
+    mine.write_text("mine")
     commit(foreign, "Drain from the front", {"OTHER.md": "x\n"})
     result = cli("import", "v0.33.0..HEAD", "--vllm", foreign, "--json")
     assert result.code == 0, result
-    assert fates(result)[-1] == ("drain-from-the-front-2", "clean")
+    assert fates(result)[-1] == ("drain-from-the-front-3", "clean")
+    assert mine.read_text() == "mine"
 
 
 def test_every_base_must_take_it(cli, project, clone):
@@ -225,3 +246,25 @@ def test_bad_input(cli, project, foreign, tmp_path):
     diff.write_text("--- a/../out.md\n+++ b/../out.md\n@@ -0,0 +1 @@\n+x\n")
     refused(cli, project, 3, diff, "-p", "1", "--author", "Q <q@q>", words="nothing was imported")
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
+
+
+@pytest.mark.parametrize("stride", [71, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_at_every_step(cli, project, foreign, tmp_path, stride):
+    git(foreign, "format-patch", "-q", "--binary", "-o", str(tmp_path / "m"), "v0.33.0..HEAD")
+    before = patches_of(project)
+    other = copy_tree(project, tmp_path / "other")
+    assert run_here("import", tmp_path / "m", env=cli._env({"VLLM_SERIES_DIR": str(other)})).code == 0
+    after = patches_of(other)
+    for number in range(1, 2000, stride):
+        work = copy_tree(project, tmp_path / f"work-{number}")
+        env = cli._env({"VLLM_SERIES_DIR": str(work)})
+        result = die_at(number, "import", tmp_path / "m", after=bool(number % 2), env=env)
+        assert run_here("list", env=env).code == 0
+        assert patches_of(work) in (before, after)
+        if result is not None:
+            assert result.code == 0, result
+            break
+        again = run_here("import", tmp_path / "m", env=env)
+        assert again.code in (0, 1), again  # 1: it had arrived, and all is there already.
+        assert patches_of(work) == after
+    assert number > 40

@@ -17,14 +17,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from series_support import NAMES, RELEASE_32, Result, copy_tree, git, release_tree, state_of, write
+from series_support import NAMES, RELEASE_32, Result, copy_tree, files_of, git, release_tree, state_of, write
 from vllm_series.git import Repository
 from vllm_series.places import Checkout
 from vllm_series.plan import Target
 from vllm_series.project import Project
 from vllm_series.stack import apply_all
+from vllm_series.takeapart import State
 from vllm_series.tree import CommitSource, Snapshot
-from vllm_series.verify import State, verify
+from vllm_series.verify import verify
 
 
 def states(result: Result) -> dict[str, str]:
@@ -357,6 +358,32 @@ def test_a_patched_wheel(cli, site, applied):
     (site / "vllm/log.py").unlink()
     result = cli("verify", site, "--json")
     assert states(result) == {**dict.fromkeys(NAMES, "applied"), "sched-log": "partly"}
+
+
+@pytest.mark.parametrize("path", ["vllm", "vllm/engine.py"])
+def test_links_that_an_installer_made(cli, site, applied, tmp_path, path):
+    """As `uv pip install --link-mode symlink` does."""
+    overlay(site, applied)
+    (site / path).rename(tmp_path / "real")
+    (site / path).symlink_to(tmp_path / "real")
+    assert cli("verify", site).code == 0
+    engine = (site / path).resolve() / ("engine.py" if path == "vllm" else "")
+    engine.write_text(git(applied, "show", "v0.33.0:vllm/engine.py") + "\n")
+    result = cli("verify", site, "--json")
+    assert states(result)["engine-fix"] == states(result)["engine-more"] == "missing"
+    assert foreign(result) == {}
+
+
+def test_what_overlay_puts_there(cli, site):
+    before = files_of(site)
+    assert cli("overlay", "--site-packages", site).code == 0
+    result = cli("verify", site)
+    assert result.code == 0, result
+    assert cli("overlay", "--site-packages", site, "--uninstall").code == 0
+    result = cli("verify", site, "--json")
+    assert states(result) == dict.fromkeys(NAMES, "missing")
+    assert foreign(result) == {}
+    assert files_of(site) == before
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,11 @@ PAIRS: dict[str, tuple[str, dict, dict]] = {
             "prerequisites": {"first": Status(state="merged")},
         },
     ),
+    "a GPU run among others": (
+        "evidence",
+        {"standing": evidence(cpu={**ENTRY, "patches": ["first", "fix"]})},
+        {"standing": evidence(cpu=ENTRY, gpu={**ENTRY, "patches": ["first", "fix"]})},
+    ),
     "not load-bearing": (
         "load-bearing",
         {"standing": evidence(cpu={**ENTRY, "outcome": "not-load-bearing"})},

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import sys
 
 import flash_next
 import pytest
+from driver_support import Driver
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from vllm_series.errors import EnvironmentFaultError, UsageError
 from vllm_series.sizing.cards import detect_cards, parse_cards
 from vllm_series.sizing.checkpoint import read_checkpoint
 from vllm_series.sizing.host import TablePlace, detect_memory, host_need
+from vllm_series.sizing.kvcache import KvSettings, plan_kv
+from vllm_series.sizing.layout import Request, tensor_sizes
 from vllm_series.sizing.model import read_model
 from vllm_series.sizing.weights import sort_weights
 
@@ -75,6 +81,31 @@ def test_config_lacks_a_key(folder):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="lacks indexer_head_dim"):
         read_model(folder)
+
+
+@settings(max_examples=300)
+@given(
+    key=st.sampled_from(sorted(flash_next.CONFIG["text_config"])),
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 10**9),
+        st.floats(),
+        st.text(max_size=4),
+        st.just([]),
+        st.just({}),
+    ),
+)
+def test_any_value_is_read_or_refused(tmp_path_factory, key, value):
+    """No value of the config ends in anything but a model that can be planned, or one clear error."""
+    folder = tmp_path_factory.getbasetemp() / "any"
+    folder.mkdir(exist_ok=True)
+    text = flash_next.CONFIG["text_config"] | {key: value}
+    (folder / "config.json").write_text(json.dumps(flash_next.CONFIG | {"text_config": text}))
+    with contextlib.suppress(UsageError):
+        model = read_model(folder)
+        plan_kv(model.kv, KvSettings(), (model.layers,))
+        list(tensor_sizes(model, Request(parse_cards("6x24"))))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
@@ -175,6 +206,17 @@ def test_cards_cannot_be_detected_without_the_library(monkeypatch):
     with pytest.raises(EnvironmentFaultError, match="nvidia-ml-py is missing") as caught:
         detect_cards()
     assert "--gpus" in caught.value.hint
+
+
+def test_detected_cards(monkeypatch):
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    cards = detect_cards()
+    assert [card.name for card in cards] == ["NVIDIA GeForce RTX 3090 (0)", "NVIDIA GeForce RTX 3090 (1)"]
+    assert [card.usable for card in cards] == [card.usable for card in parse_cards("2x24")]
+    driver.broken = True
+    with pytest.raises(EnvironmentFaultError, match="version mismatch"):
+        detect_cards()
 
 
 def test_host(tmp_path):

@@ -83,3 +83,29 @@ def test_four_cards_exactly(tmp_path: Path) -> None:
     model, _, _ = load(tmp_path, "gptq")
     kv = plan_kv(model.kv, KvSettings(KvDtype.FP8, 2, 3), (25, 23))
     assert kv.tokens(kv.blocks([4_100_000_000] * 2), CONTEXT) == 806_792
+
+
+def test_four_cards_of_an_earlier_release_exactly(tmp_path: Path) -> None:
+    """The same box with TP4, 2.9e9 bytes per rank: 342,912 tokens."""
+    model, _, _ = load(tmp_path, "gptq")
+    kv = plan_kv(model.kv, KvSettings(KvDtype.FP8, 4, 3), (48,))
+    assert kv.tokens(kv.blocks([2_900_000_000]), CONTEXT) == 342_912
+
+
+def test_eight_cards(tmp_path: Path) -> None:
+    """8x RTX 4090, TP4 x PP2, bf16, 10.35 GiB per rank: 1,676,933 tokens; prefix caching is not said."""
+    model, _, _ = load(tmp_path, "gptq")
+    memory = [int(10.35 * GIB)] * 2
+    for prefixes, deviation in ((False, 0.002), (True, 0.014)):
+        kv = plan_kv(model.kv, KvSettings(KvDtype.BF16, 4, 0, prefixes), (24, 24))
+        assert kv.tokens(kv.blocks(memory), CONTEXT) == pytest.approx(1_676_933, rel=deviation)
+
+
+def test_fp8_against_bf16_on_one_card(tmp_path: Path) -> None:
+    """Two GB10 with two draft tokens: fp8 holds 1.72 and 1.79 times the tokens of bf16."""
+    model, _, _ = load(tmp_path, "gptq")
+    found = []
+    for dtype in (KvDtype.BF16, KvDtype.FP8):
+        kv = plan_kv(model.kv, KvSettings(dtype, draft_tokens=2), (48,))
+        found.append(kv.tokens(kv.blocks([20 * GIB]), CONTEXT))
+    assert 1.72 <= found[1] / found[0] <= 1.79

@@ -94,11 +94,12 @@ class Row:
             return f"answer the reviews of #{status.pr}" if status.state == "open" else again
         if status.intent == "hold":
             return f"held back: {status.note}" if status.note else "held back; status.toml should say why"
-        if self.findings:
-            # Who sends it is settled when it is exported.
-            first = min(self.findings, key=lambda finding: finding.code in ("dco", "author"))
+        # Who sends it is settled when it is exported.
+        first = next((finding for finding in self.findings if finding.code not in ("dco", "author")), None)
+        if first is not None:
             return f"{first.code}: {first.fix}"
-        return f"vllm-series export {self.name}"
+        reset = any(finding.code == "author" for finding in self.findings)
+        return f"vllm-series export {self.name}{' --reset-author' if reset else ''}"
 
     def document(self) -> dict[str, object]:
         """The row as plain JSON types."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from vllm_series.checkout import NAME_TRAILER
 from vllm_series.errors import PreconditionError, UsageError
 from vllm_series.git import CommitInfo, Ident, Repository
-from vllm_series.incoming import with_trailers
+from vllm_series.messages import with_trailers
 from vllm_series.newtree import staging_of
 from vllm_series.patchfile import Patch
 from vllm_series.privatefolder import private_folder

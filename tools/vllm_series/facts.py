@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from vllm_series.dropped import FILE, Dropped, with_dropped
@@ -64,11 +64,11 @@ def introduce(change: Change, names: Sequence[str]) -> None:
         change.write(STATUS, text.encode())
 
 
-def lay_down(change: Change, names: Sequence[str], reason: str) -> None:
-    """Write into ``dropped.toml`` that a person takes patches out of the series."""
+def lay_down(change: Change, reasons: Mapping[str, str]) -> None:
+    """Write into ``dropped.toml`` that a person takes patches out of the series, and why each."""
     project = change.project
     path = project.patch_dir / FILE
     text = path.read_text("utf-8") if path.is_file() else ""
     today = datetime.now(UTC).date().isoformat()
-    rows = [Dropped(name, project.pinned.ref, today, BY_HAND, reason) for name in names]
+    rows = [Dropped(name, project.pinned.ref, today, BY_HAND, reason) for name, reason in reasons.items()]
     change.write(f"{PATCHES}{FILE}", with_dropped(text, rows).encode())

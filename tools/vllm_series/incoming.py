@@ -8,21 +8,18 @@ without a description, folders of either, and quilt's series with its options.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllm_series.errors import UsageError
 from vllm_series.git import Ident, Mail, Repository, read_mails, user_identity
-from vllm_series.patchfile import MESSAGE_ENDS, NAME, mail_date
+from vllm_series.messages import name_of, stated_name
+from vllm_series.patchfile import mail_date
 
 _DIFF_START = re.compile(rb"^(?:diff |Index: |--- \S)", re.MULTILINE)
 _HEADER_BLOCK = re.compile(rb"\A(?:[A-Za-z-]+:[^\n]*\n(?:[ \t][^\n]*\n)*)+\r?\n")
 _PERSON = re.compile(r"\s*(.*?)\s*<([^<>\s]+)>\s*")
-_TRAILER = re.compile(r"[A-Za-z][A-Za-z0-9-]*: \S.*")
-_NUMBER = re.compile(r"^(?:v\d+-)?\d+[-_.]+(?=.)")
-#: How long a name made from a title may become.
-_LENGTH = 48
 
 
 @dataclass(frozen=True)
@@ -158,7 +155,7 @@ def _from_mail(path: Path, mail: Mail, author: tuple[str, str] | None, alone: bo
     who = (mail.author or mail.email.partition("@")[0], mail.email) if mail.email else author
     when = (mail_date(mail.date) if mail.date else None) or _file_date(path)
     label = path.name if alone else f"{path.name}: {subject}"
-    name = name_of(path.stem if alone and path.suffix != ".mbox" else subject)
+    name = stated_name(mail.body) or name_of(path.stem if alone and path.suffix != ".mbox" else subject)
     return Incoming(label, name, _ident(who, when), subject, mail.body, mail.diff)
 
 
@@ -226,7 +223,7 @@ def read_commits(repository: Repository, revision: str) -> list[Incoming]:
         found.append(
             Incoming(
                 label=commit.oid[:12],
-                name=name_of(commit.trailer("Patch-Name") or subject),
+                name=stated_name(body) or name_of(subject),
                 author=commit.author,
                 subject=subject.strip(),
                 body=body.strip("\n"),
@@ -261,41 +258,3 @@ def parse_person(text: str) -> tuple[str, str]:
 
 def _file_date(path: Path) -> tuple[int, str]:
     return int(path.stat().st_mtime), "+0000"
-
-
-def name_of(text: str) -> str:
-    """A patch name from a file's name or a title: no number in front, no tags, no odd letters."""
-    text = re.sub(r"^(\s*\[[^\]]*\])+", "", text)
-    text = _NUMBER.sub("", text).lower()
-    text = re.sub(r"\(#\d+\)\s*$", "", text)  # What GitHub puts behind a title.
-    text = re.sub(r"[^a-z0-9._+]+", "-", text).strip("-._+")
-    if len(text) > _LENGTH:
-        text = text[: _LENGTH + 1].rpartition("-")[0] or text[:_LENGTH]
-    return text if NAME.fullmatch(text) else "patch"
-
-
-def tidy(body: str) -> tuple[str, list[str]]:
-    """The body of a message as a mailbox can carry it, and what was changed about it."""
-    lines, notes = [], []
-    for line in body.split("\n"):
-        if re.fullmatch(r"-{3,}\s*", line):
-            notes.append("a line of dashes was taken out of its message")
-        elif line.startswith((*MESSAGE_ENDS, "From ")):
-            notes.append(f"a line of its message was indented: {line[:40]!r}")
-            lines.append(f" {line}")
-        else:
-            lines.append(line.rstrip())
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n"), notes
-
-
-def with_trailers(body: str, trailers: Sequence[tuple[str, str]]) -> str:
-    """The body with trailers in its last paragraph; one that stands there already is replaced."""
-    keys = {key.lower() for key, _ in trailers}
-    paragraphs = body.split("\n\n") if body else []
-    last = paragraphs[-1].split("\n") if paragraphs else []
-    rows: list[str] = []
-    if last and all(_TRAILER.fullmatch(line) for line in last):
-        rows = [line for line in last if line.partition(":")[0].lower() not in keys]
-        paragraphs.pop()
-    rows += [f"{key}: {value}" for key, value in trailers]
-    return "\n\n".join([*paragraphs, "\n".join(rows)])

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_series.git import Index, Repository
-from vllm_series.incoming import Incoming, tidy, with_trailers
+from vllm_series.incoming import Incoming
+from vllm_series.messages import tidy, with_trailers
 from vllm_series.patchfile import Patch
 from vllm_series.refresh import export
 
@@ -111,11 +112,12 @@ class Intake:
 
     def _apply(self, index: Index, tree: str, one: Incoming, options: Sequence[str]) -> tuple[int, str]:
         """Apply with the right ``-p``; says which one it was, and why it cannot be applied."""
-        if one.strip is not None:
-            return one.strip, index.apply(one.diff, *options, f"-p{one.strip}")
+        levels = one.levels if one.strip is None else (one.strip,)
+        if len(levels) == 1:
+            return levels[0], index.apply(one.diff, *options, f"-p{levels[0]}")
         problems = {}
         fallback = None
-        for level in one.levels:
+        for level in levels:
             problem = index.apply(one.diff, *options, f"-p{level}")
             if problem:
                 problems[level] = problem

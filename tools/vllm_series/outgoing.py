@@ -19,6 +19,7 @@ from vllm_series.pullrequest import TEMPLATE, Request, render
 from vllm_series.search import commands as search_commands
 from vllm_series.sendoff import Place
 from vllm_series.sendoff import render as render_sendoff
+from vllm_series.tiers import RECORDED
 from vllm_series.upstreamfacts import Facts
 
 
@@ -34,12 +35,19 @@ class Item:
 
 
 def recorded_for(project: Project, target: Target, plan: Plan, branch: Branch) -> Standing:
-    """The recorded evidence that is about exactly the tree of a branch."""
+    """The recorded evidence that is about exactly the tree of a branch, and any from a GPU machine.
+
+    The latter runs on the trees that were carried there, and the pull request says so.
+    """
     tree = target.repository.trees([branch.tip])[0]
     found = standing(project, branch.name, target.serving)
     if found.state is not State.FRESH or found.evidence is None:
         return found
-    tiers = {tier: entry for tier, entry in found.evidence.tiers.items() if entry.get("tree") == tree}
+    tiers = {
+        tier: entry
+        for tier, entry in found.evidence.tiers.items()
+        if entry.get("tree") == tree or tier in RECORDED
+    }
     if not tiers:
         return Standing(State.NONE, "what is recorded was run among other patches or on another base")
     return Standing(State.FRESH, "", Evidence(binding_of(target, plan, branch), tiers))

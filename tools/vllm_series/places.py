@@ -164,11 +164,15 @@ class Package(Folder):
         return path in self.installed.record or path not in self.base
 
     def get(self, path: str) -> File | None:
-        """The file at ``path``, with the mode of the base: pip does not keep it."""
-        file = super().get(path)
-        if file is None or file.mode == LINK:
-            return file
-        return File(self.base[path].mode if path in self.base else "100644", file.content)
+        """The file at ``path``, with the mode of the base: installers do not keep it, and some make links."""
+        place = self._at(path)
+        if not place.is_file():
+            return None
+        return File(self.base[path].mode if path in self.base else "100644", place.read_bytes())
+
+    def link_above(self, path: str) -> str | None:
+        """None: where an installer has put a link, what it leads to is what Python loads."""
+        return None
 
     def foreign(self, base: Mapping[str, TreeEntry], known: Collection[str]) -> Iterator[Foreign]:
         """What differs from the wheel, or from the release if that is what is there."""

@@ -15,6 +15,7 @@ from typing import Any
 from vllm_series.export import Branch, assistants
 from vllm_series.statusfile import Status
 from vllm_series.testtable import Selector
+from vllm_series.tiers import RECORDED
 from vllm_series.upstreamfacts import Facts
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
@@ -67,7 +68,7 @@ def render(request: Request) -> str:
 def reflow(paragraph: str) -> str:
     """A paragraph as one line, since a web page breaks where a mail does; lists and code stay."""
     lines = paragraph.splitlines()
-    if any(re.match(r"\s|[-*|>#]|\d+[.)] ", line) for line in lines):
+    if any(re.match(r"\s|[-*>#] |\||\d+[.)] ", line) for line in lines):
         return paragraph
     return " ".join(lines)
 
@@ -85,12 +86,7 @@ def prose(request: Request) -> list[str]:
 
 
 def _overview(request: Request) -> Iterator[str]:
-    paragraphs = prose(request)
-    yield paragraphs[0] if paragraphs else re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject)
-    links = list(_links(request))
-    if links:
-        yield ""
-        yield " ".join(links)
+    yield " ".join([f"{_plain_title(request)}.", *_links(request)])
 
 
 def _links(request: Request) -> Iterator[str]:
@@ -104,7 +100,14 @@ def _links(request: Request) -> Iterator[str]:
     needs = request.branch.prerequisites
     if needs:
         subjects = [f"“{a.patch.subject}”" for a in request.branch.applications[:-1]]
-        yield f"Stacked on {len(needs)} earlier change{'s' if len(needs) > 1 else ''}: {', '.join(subjects)}."
+        yield (
+            f"Stacked on {len(needs)} earlier change{'s' if len(needs) > 1 else ''} ({', '.join(subjects)}): "
+            "only the last commit belongs to this one."
+        )
+
+
+def _plain_title(request: Request) -> str:
+    return re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject).rstrip(".")
 
 
 def _numbers(urls: Sequence[str]) -> list[int]:
@@ -112,7 +115,7 @@ def _numbers(urls: Sequence[str]) -> list[int]:
 
 
 def _claims(request: Request) -> Iterator[str]:
-    summary = request.status.summary or re.sub(r"^(\[[^\]]*\])+ *", "", request.branch.patch.subject)
+    summary = request.status.summary or _plain_title(request)
     yield f"- {summary[:1].upper()}{summary[1:].rstrip('.')}."
     shown = [entry for entry in request.tiers.values() if _control(entry).get("outcome") == "fails"]
     count = sum(_passed(entry) for entry in shown)
@@ -153,17 +156,26 @@ def _summary(counts: Mapping[str, int]) -> str:
 def _validation(request: Request) -> Iterator[str]:
     if not request.tiers:
         yield "No run is recorded for exactly this change."
-        return
-    environment = next(iter(request.tiers.values())).get("environment") or {}
-    versions = ", ".join(
-        f"{name} {environment[name]}"
-        for name in ("python", "torch", "triton", "transformers", "pytest", "platform")
-        if name in environment
-    ).replace("platform ", "")
-    dates = sorted({str(entry.get("date", ""))[:10] for entry in request.tiers.values()} - {""})
-    alone = "this branch" if request.branch.prerequisites else "the change alone"
-    yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}; no GPU."
-    for tier, entry in request.tiers.items():
+    else:
+        yield from _runs(request)
+    if request.status.measured:
+        yield ""
+        yield "\n\n".join(map(reflow, request.status.measured.strip().split("\n\n")))
+    yield ""
+    proven = f"Proven so far on: {request.status.proven}. " if request.status.proven else ""
+    yield f"{proven}No model evaluation and no serving benchmark is recorded for this change."
+
+
+def _runs(request: Request) -> Iterator[str]:
+    here = {tier: entry for tier, entry in request.tiers.items() if tier not in RECORDED}
+    if here:
+        dates = sorted({str(entry.get("date", ""))[:10] for entry in here.values()} - {""})
+        alone = "this branch" if request.branch.prerequisites else "the change alone"
+        versions = _versions(next(iter(here.values())))
+        yield f"Run on {request.base} with {alone}, {' and '.join(dates)}: {versions}."
+        yield ""
+        yield "No GPU and no network: small local configurations stand in for the models that the tests name."
+    for tier, entry in here.items():
         selectors = [Selector(text) for text in entry.get("selectors", ())]
         upstream = [selector for selector in selectors if not selector.project]
         if upstream:
@@ -178,9 +190,27 @@ def _validation(request: Request) -> Iterator[str]:
             "Compile, import, `ruff check` and `ruff format --check` of the changed files under vLLM's "
             f"`pyproject.toml`: {_summary(static.get('counts') or {})}."
         )
-    yield ""
-    proven = f"Proven so far on: {request.status.proven}. " if request.status.proven else ""
-    yield f"{proven}No model evaluation and no serving benchmark is recorded for this change."
+    for tier, entry in request.tiers.items():
+        if tier in RECORDED:
+            yield from _elsewhere(tier, entry, _on_which_machine(request, entry))
+
+
+def _versions(entry: Mapping[str, Any]) -> str:
+    """The environment of a run as a list."""
+    environment = entry.get("environment") or {}
+    names = ("python", "torch", "triton", "transformers", "pytest", "driver")
+    words = [f"{name} {environment[name]}" for name in names if environment.get(name)]
+    return ", ".join([*words, *([environment["platform"]] if "platform" in environment else [])])
+
+
+def _on_which_machine(request: Request, entry: Mapping[str, Any]) -> str:
+    """Where results come from that were carried here, and what else was in the tree."""
+    machine = entry.get("environment") or {}
+    count = int(machine.get("gpus") or 1)
+    cards = f"a machine with {count} {machine.get('gpu')}" if count > 1 else f"one {machine.get('gpu')}"
+    others = set(entry.get("patches") or ()) - {request.branch.name, *request.branch.prerequisites}
+    beside = f", with {len(others)} other changes in the tree" if others else ""
+    return f" on {cards} ({_versions(entry)}, {str(entry.get('date', ''))[:10]}{beside})"
 
 
 def _red_and_green(
@@ -221,17 +251,20 @@ def _arguments(selector: Selector) -> str:
     return shlex.quote(selector.node) if "[" in selector.node else selector.node
 
 
-def _elsewhere(tier: str, entry: Mapping[str, Any]) -> Iterator[str]:
+def _elsewhere(tier: str, entry: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Tests that are not vLLM's: said, but a reviewer cannot run them from the branch."""
     control = _control(entry)
     without = f", and without it: {_summary(control.get('counts') or {})}" if control else ""
     kind = {
         "interpret": "the kernels in Triton's interpreter",
         "compile": "the kernels compiled ahead of time",
+        "gpu": "the kernels",
+        "engine": "a small random model of the same architecture in an engine",
+        "pp": "a small random model of the same architecture in an engine with pipeline stages",
     }.get(tier, "further checks")
     yield ""
     yield (
-        f"Beside vLLM's suite, {kind}, with tests that are not part of this branch: "
+        f"Beside vLLM's suite, {kind}{where}, with tests that are not part of this branch: "
         f"{_summary(entry.get('counts') or {})}{without}."
     )
 
@@ -251,8 +284,7 @@ def _touched(request: Request) -> Iterator[str]:
 
 
 def _details(request: Request) -> Iterator[str]:
-    rest = prose(request)[1:]
-    for paragraph in rest:
+    for paragraph in prose(request):
         yield paragraph
         yield ""
     yield from _open_work(request)

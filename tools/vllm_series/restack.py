@@ -146,9 +146,8 @@ def restack(
             _place(project, ground.base, new, item, plain, files)
             if ground.base == project.pinned:
                 plain[new.name] = new
-    for path in project.files:
-        if path.rpartition("/")[2].removesuffix(".patch") not in names:
-            files[path] = None
+    gone = {f"{name}.patch" for name in project.series.names if name not in names}
+    files.update((path, None) for path in project.files if path.rpartition("/")[2] in gone)
     return Restacked(files, tuple(merged))
 
 

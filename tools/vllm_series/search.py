@@ -12,7 +12,7 @@ from vllm_series.patchfile import Patch
 from vllm_series.sendoff import UPSTREAM
 from vllm_series.statusfile import Status
 
-_WORDS = re.compile(r"[A-Za-z0-9_.]{2,}")
+_WORDS = re.compile(r"\d*-?[A-Za-z_][\w.-]+")
 #: Words of a title that find everything.
 _COMMON = re.compile(
     r"a|an|the|and|for|with|from|into|only|one|all|not|what|where|when|are|use|of|instead|its|that|than|per|of|on|in|to|is|it|be|by|as|at",

@@ -46,6 +46,8 @@ class Status:
         note: Anything else, for people.
         summary: What the patch does for a user, one line.
         proven: On what it was proven, one line.
+        measured: What was measured beyond the tests, as Markdown for the pull request: machine, versions,
+            figures, and what they do not prove.
 
     """
 
@@ -59,6 +61,7 @@ class Status:
     note: str = ""
     summary: str = ""
     proven: str = ""
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _status(name: str, row: object, where: str) -> Status:
 
     if not isinstance(row, dict):
         raise bad("is no table")
-    texts = ("differs", "note", "summary", "proven")
+    texts = ("differs", "note", "summary", "proven", "measured")
     known = {"intent", "state", "pr", "issues", "prs", "retire", *texts}
     unknown = sorted(row.keys() - known)
     if unknown:

@@ -8,42 +8,18 @@ by part; what is left then and is not the base was edited by somebody else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from vllm_series.bytecode import Stale, find_stale
 from vllm_series.dependencies import closure, declared, textual
-from vllm_series.diff import Action, FileChange
 from vllm_series.patchfile import Patch
-from vllm_series.place import place as put
 from vllm_series.places import Foreign, Place
 from vllm_series.plan import Skipped, Target, find_present, find_retired
 from vllm_series.project import Project
-from vllm_series.stack import Application, apply_changes, apply_patch
-from vllm_series.tree import CommitSource, File, Snapshot
-
-
-class State(StrEnum):
-    """What became of a patch, or of its part in one file."""
-
-    APPLIED = "applied"
-    MISSING = "missing"
-    PARTLY = "partly"
-    OBSCURED = "obscured"
-    UNSEEN = "unseen"
-    NOT_NEEDED = "not-needed"
-    INAPPLICABLE = "inapplicable"
-
-
-@dataclass(frozen=True)
-class Part:
-    """What became of a patch's change of one file: so many of its hunks are there."""
-
-    path: str
-    state: State
-    present: int
-    hunks: int
+from vllm_series.stack import Application, apply_patch
+from vllm_series.takeapart import Part, State, same, take_apart, untouched
+from vllm_series.tree import CommitSource, Snapshot
 
 
 @dataclass(frozen=True)
@@ -119,11 +95,11 @@ def verify(project: Project, target: Target, place: Place, names: Sequence[str] 
     disk = Snapshot(place)
     touched = sorted({path for patch in patches for path in patch.paths if place.covers(path)})
     expected = _stacked(base, [a for a in applications if a.patch.name in wanted])
-    if all(_same(place, disk.get(path), expected.get(path)) for path in touched):
-        parts = {a.patch.name: _all(a.patch, place, a.patch.name in wanted) for a in applications}
+    if all(same(place, disk.get(path), expected.get(path)) for path in touched):
+        parts = {a.patch.name: untouched(a.patch, place, a.patch.name in wanted) for a in applications}
         odd: list[Foreign] = []
     else:
-        parts, odd = _take_apart(base, disk, place, touched, [a.patch for a in applications])
+        parts, odd = take_apart(base, disk, place, touched, [a.patch for a in applications])
     findings = []
     for name in project.series.names:
         if name in outside:
@@ -136,13 +112,6 @@ def verify(project: Project, target: Target, place: Place, names: Sequence[str] 
     stale = [s for path in touched if (file := place.root / path).suffix == ".py" and file.is_file()
              for s in find_stale(file)]  # fmt: skip
     return Report(tuple(findings), tuple(sorted(foreign, key=lambda f: f.path)), tuple(stale))
-
-
-def _same(place: Place, one: File | None, other: File | None) -> bool:
-    """Whether two files are the same; what pip has installed does not keep modes."""
-    if one is None or other is None or place.kind != "installed":
-        return one == other
-    return one.content == other.content
 
 
 def _wanted(
@@ -194,85 +163,6 @@ def _stacked(base: Snapshot, applications: Sequence[Application]) -> Snapshot:
         again = apply_patch(base, application.patch)
         base = base.with_changes(again.changes) if again.ok else base
     return base
-
-
-def _all(patch: Patch, place: Place, there: bool) -> tuple[Part, ...]:
-    state = State.APPLIED if there else State.MISSING
-    return tuple(
-        Part(c.path, state if _seen(place, c) else State.UNSEEN, len(c.hunks) if there else 0, len(c.hunks))
-        for c in patch.changes
-    )
-
-
-def _seen(place: Place, change: FileChange) -> bool:
-    mode_only = not change.hunks and change.binary is None and change.action is Action.MODIFY
-    if place.kind == "installed" and mode_only:
-        return False
-    return any(place.covers(path) for path in (change.old_path, change.new_path) if path)
-
-
-def _take_apart(
-    base: Snapshot, disk: Snapshot, place: Place, touched: Sequence[str], patches: Sequence[Patch]
-) -> tuple[dict[str, tuple[Part, ...]], list[Foreign]]:
-    """Take the patches back from the files: what was there of each, and the files that are left over."""
-    rest = disk
-    parts: dict[str, tuple[Part, ...]] = {}
-    for patch in reversed(patches):
-        found = []
-        for change in reversed(patch.changes):
-            if not _seen(place, change):
-                found.append(Part(change.path, State.UNSEEN, 0, len(change.hunks)))
-                continue
-            part, changes = _take_back(base, rest, change)
-            rest = rest.with_changes(changes)
-            found.append(part)
-        parts[patch.name] = tuple(reversed(found))
-    odd = {path for path in touched if not _same(place, rest.get(path), base.get(path))}
-    # A hunk that lies elsewhere than where it lands by the rules is taken back as well: put all on again.
-    again = base
-    for patch in patches:
-        there = {part.path for part in parts[patch.name] if part.state is State.APPLIED}
-        _, changes = apply_changes(again, [change for change in patch.changes if change.path in there])
-        again = again.with_changes(changes)
-    partly = {part.path for row in parts.values() for part in row if part.state is State.PARTLY}
-    odd |= {p for p in touched if p not in partly and not _same(place, again.get(p), disk.get(p))}
-    clear = {name: tuple(_clear(part, odd) for part in row) for name, row in parts.items()}
-    return clear, [_foreign(path, base, disk) for path in sorted(odd)]
-
-
-def _clear(part: Part, odd: Collection[str]) -> Part:
-    """A part that fits neither way is simply missing where nothing is left over: it needs another one."""
-    if part.state is State.OBSCURED and part.path not in odd:
-        return replace(part, state=State.MISSING)
-    return part
-
-
-def _foreign(path: str, base: Snapshot, disk: Snapshot) -> Foreign:
-    old, new = base.get(path), disk.get(path)
-    kind = "deleted" if new is None else "added" if old is None else "edited"
-    return Foreign(path, kind, "a file of the patches, with changes of nobody's")
-
-
-def _take_back(base: Snapshot, disk: Snapshot, change: FileChange) -> tuple[Part, dict[str, File | None]]:
-    hunks = len(change.hunks)
-    if change.action is Action.COPY:
-        old, new = disk.get(change.old_path), disk.get(change.new_path)
-        if old is not None and new is not None and put(old.content, change.hunks)[0] == new.content:
-            return Part(change.path, State.APPLIED, hunks, hunks), {change.new_path: None}
-        return Part(change.path, State.MISSING if new is None else State.OBSCURED, 0, hunks), {}
-    results, changes = apply_changes(disk, [change.reversed()])
-    if results[0].ok and changes:
-        return Part(change.path, State.APPLIED, hunks, hunks), changes
-    file = disk.get(change.path)
-    if file is None:
-        state = State.OBSCURED if base.get(change.path) is not None else State.MISSING
-        return Part(change.path, state, 0, hunks), {}
-    content, landings = put(file.content, [hunk.reversed() for hunk in change.hunks])
-    present = sum(landing is not None for landing in landings)
-    if present:
-        return Part(change.path, State.PARTLY, present, hunks), {change.path: File(file.mode, content)}
-    forward, _ = apply_changes(disk, [change])
-    return Part(change.path, State.MISSING if forward[0].ok else State.OBSCURED, 0, hunks), {}
 
 
 def _finding(name: str, wanted: bool, parts: Sequence[Part]) -> Finding:

@@ -186,11 +186,13 @@ class _Stream:
         self.usage = event.get("usage") or self.usage
         for choice in event.get("choices") or ():
             ids, text = choice.get("token_ids") or [], choice.get("text") or ""
-            if ids or text:
+            end = choice.get("finish_reason") is not None
+            # A single token may be no text yet, or none at all: then the end tells when it came.
+            if ids or text or (end and not self.arrivals):
                 self.arrivals.append((time.perf_counter(), len(ids) or 1))
             self.ids += ids
             self.text += text
-            self.finished = self.finished or choice.get("finish_reason") is not None
+            self.finished = self.finished or end
 
     def ended(self) -> None:
         """The server has closed the stream."""
@@ -255,9 +257,10 @@ async def first_model(http: httpx.AsyncClient, url: str, wanted: str | None) -> 
         answer.raise_for_status()
         rows = {row["id"]: row for row in answer.json()["data"]}
     except httpx.HTTPStatusError as error:
+        code = error.response.status_code
         raise EnvironmentFaultError(
-            f"{url}/v1/models answers {error.response.status_code}",
-            hint="the key of a server that wants one is taken from OPENAI_API_KEY",
+            f"{url}/v1/models answers {code}",
+            hint="the server's key is taken from OPENAI_API_KEY" if code in (401, 403) else "see its log",
         ) from None
     except httpx.HTTPError as error:
         raise EnvironmentFaultError(
@@ -268,6 +271,8 @@ async def first_model(http: httpx.AsyncClient, url: str, wanted: str | None) -> 
         raise EnvironmentFaultError(f"{url} is no OpenAI-compatible server") from None
     if wanted is None and len(rows) == 1:
         return dict(next(iter(rows.values())))
+    if wanted is not None and not rows:
+        return {"id": wanted}  # A server that loads what it is asked for lists nothing.
     if wanted not in rows:
         names = ", ".join(sorted(rows)) or "none"
         raise UsageError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Writer:
                 hint="name the folder of the checkpoint with --tokenizer",
             ) from None
         self._seed = seed
+        #: SHA-256 of the file: two runs with another one have other prompts.
+        self.digest = hashlib.sha256(file.read_bytes()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special ones."""
@@ -86,10 +89,7 @@ class Writer:
         chance = random.Random(f"{self._seed}/{name}/secret")
         secret = str(chance.randrange(100_000, 1_000_000))
         key = chance.choice(_WORDS)
-        fact = self.encode(f"\n\nRemember this: the secret number of the {key} is {secret}.\n\n")
-        question = self.encode(
-            f"\n\nQuestion: what is the secret number of the {key}? Answer with the number alone.\nAnswer:"
-        )
+        fact, question = self._needle_parts(key, secret)
         room = count - len(fact) - len(question)
         if room < 2:
             raise UsageError(f"a needle test needs more than {count} tokens of context")
@@ -97,6 +97,18 @@ class Writer:
         cut = round(room * depth)
         ids = (*hay[:cut], *fact, *hay[cut:], *question)
         return Prompt(ids, self.decode(ids)), secret
+
+    def has_room_for_needle(self, count: int) -> bool:
+        """Whether a prompt of ``count`` tokens can hold a fact and a question, whatever the words."""
+        longest = max(_WORDS, key=len)
+        return count >= 2 + sum(map(len, self._needle_parts(longest, "888888")))
+
+    def _needle_parts(self, key: str, secret: str) -> tuple[list[int], list[int]]:
+        fact = f"\n\nRemember this: the secret number of the {key} is {secret}.\n\n"
+        question = (
+            f"\n\nQuestion: what is the secret number of the {key}? Answer with the number alone.\nAnswer:"
+        )
+        return self.encode(fact), self.encode(question)
 
     def _random_ids(self, name: str, count: int) -> list[int]:
         chance = random.Random(f"{self._seed}/{name}")

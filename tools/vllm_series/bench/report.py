@@ -180,7 +180,9 @@ class Pair:
 
     @property
     def clear(self) -> bool:
-        """Whether the two runs' values do not overlap."""
+        """Whether the two runs' values do not overlap; one value of each says nothing."""
+        if min(len(self.row.values), len(self.other.values)) < 2:
+            return False
         return max(self.row.values) < min(self.other.values) or min(self.row.values) > max(self.other.values)
 
 

@@ -19,6 +19,8 @@ from vllm_series.bench.result import Measurement, Sample, Value
 #: Tokens of the short prompt, and of an answer to a needle question.
 SHORT = 64
 ANSWER = 32
+#: Seconds by which the long prompt is ahead of the short one.
+HEAD_START = 0.05
 #: Depths of the needle, from the beginning to the end of the context.
 DEPTHS = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: How much more than the server's KV cache is sent to drive a prompt out of it.
@@ -86,9 +88,7 @@ class Bench:
         async def run(context: int, users: int, number: int) -> Measurement:
             names = [f"decode/{context}/{user}" for user in range(users)]
             warm = [await self._send(name, context, 1) for name in names]
-            begun = time.perf_counter()
-            samples = await self._together(names, context, self.settings.tokens)
-            wall = time.perf_counter() - begun
+            samples, wall = await self._together(names, context, self.settings.tokens)
             params = {"context": context, "users": users, "run": number}
             rates = [s.rate for s in samples if s.rate is not None]
             if len(rates) < users:
@@ -118,20 +118,22 @@ class Bench:
         async def run(number: int) -> Measurement:
             alone = await self._send(f"behind/alone/{number}", SHORT, 1)
             long = asyncio.create_task(self._send(f"behind/long/{number}", context, 1))
-            # Long enough for the server to have begun with the long one.
-            await asyncio.sleep(2 * (alone.ttft or 0.1))
-            early = not long.done()
+            await asyncio.sleep(HEAD_START)
+            late = long.done()
             short = await self._send(f"behind/short/{number}", SHORT, 1)
             first = await long
+            params: dict[str, Value] = {"context": context, "run": number}
+            if late and not first.problem:
+                problem = "the long prompt was read before the short one came: name a longer --context"
+                return Measurement("behind", params, {}, (alone, first, short), problem)
             values: dict[str, Value] = {}
             if alone.ttft and short.ttft and first.ttft:
                 values = {
                     "ttft_alone": alone.ttft,
                     "ttft": short.ttft,
                     "ttft_long": first.ttft,
-                    "overlapped": early,
                 }
-            return _made("behind", {"context": context, "run": number}, values, [alone, first, short])
+            return _made("behind", params, values, [alone, first, short])
 
         return [
             Step("behind", {"context": context, "run": n}, _bind(run, n)) for n in range(self.settings.repeat)
@@ -143,9 +145,7 @@ class Bench:
 
         async def run(number: int) -> Measurement:
             names = [f"burst/{number}/{n}" for n in range(count)]
-            begun = time.perf_counter()
-            samples = await self._together(names, context, 1)
-            wall = time.perf_counter() - begun
+            samples, wall = await self._together(names, context, 1)
             times = [s.ttft for s in samples if s.ttft is not None]
             values: dict[str, Value] = {}
             if len(times) == count:
@@ -173,6 +173,7 @@ class Bench:
         return [
             Step("needle", {"context": c, "depth": d}, _bind(run, c, d))
             for c in self.settings.contexts
+            if self.writer.has_room_for_needle(c)
             for d in DEPTHS
         ]
 
@@ -205,7 +206,7 @@ class Bench:
 
         async def run(number: int) -> Measurement:
             names = [f"check/{number}/{n}" for n in range(max(self.settings.users))]
-            samples = await self._together(names, SHORT, self.settings.tokens)
+            samples, _ = await self._together(names, SHORT, self.settings.tokens)
             periods = [loop_period(s.ids or s.text) for s in samples]
             values: dict[str, Value] = {"answers": len(samples), "loops": sum(p is not None for p in periods)}
             params: dict[str, Value] = {"users": len(names), "run": number}
@@ -227,9 +228,12 @@ class Bench:
     async def _send(self, name: str, context: int, tokens: int) -> Sample:
         return await self.client.complete(self.writer.filler(name, context), tokens)
 
-    async def _together(self, names: Sequence[str], context: int, tokens: int) -> list[Sample]:
+    async def _together(self, names: Sequence[str], context: int, tokens: int) -> tuple[list[Sample], float]:
+        """Send prompts at once; returns the answers, and the seconds until the last has ended."""
         prompts = [self.writer.filler(name, context) for name in names]
-        return await asyncio.gather(*(self.client.complete(prompt, tokens) for prompt in prompts))
+        begun = time.perf_counter()
+        samples = await asyncio.gather(*(self.client.complete(prompt, tokens) for prompt in prompts))
+        return samples, time.perf_counter() - begun
 
 
 #: The scenarios in the order in which they are run.

@@ -26,6 +26,20 @@ from vllm_series.swap import write_file
 Progress = Callable[[int, int, Step], None]
 
 
+#: What of vLLM's cache settings a result depends on.
+_CACHE_KEYS = (
+    "block_size",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "kv_cache_size_tokens",
+    "kv_offloading_backend",
+    "kv_offloading_size",
+    "num_cpu_blocks",
+    "num_gpu_blocks",
+)
+
+
 async def run_steps(
     client: Client, steps: Sequence[Step], result: Result, folder: Path, progress: Progress
 ) -> None:
@@ -85,13 +99,16 @@ async def _cache_config(http: httpx.AsyncClient, url: str) -> dict[str, str]:
     except httpx.HTTPError:
         return {}
     match = re.search(r"^vllm:cache_config_info\{(.*)\}", text, re.MULTILINE)
-    return dict(re.findall(r'(\w+)="([^"]*)"', match[1])) if match else {}
+    found = dict(re.findall(r'(\w+)="([^"]*)"', match[1])) if match else {}
+    return {key: found[key] for key in _CACHE_KEYS if key in found}
 
 
 def cache_tokens(environment: dict[str, Any]) -> int:
     """How many tokens the server's KV cache holds, 0 if it does not say."""
     cache = environment.get("cache", {})
     try:
+        if "kv_cache_size_tokens" in cache:
+            return int(cache["kv_cache_size_tokens"])
         return int(cache["num_gpu_blocks"]) * int(cache["block_size"])
     except (KeyError, ValueError):
         return 0

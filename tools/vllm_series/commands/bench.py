@@ -106,8 +106,7 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
             model = await first_model(http, url, options.model)
         except httpx.InvalidURL as error:
             raise UsageError(f"--url {options.url}: {error}") from None
-        tokenizer = _tokenizer(options, model)
-        writer = Writer(tokenizer, options.seed)
+        writer = Writer(_tokenizer(options, model), options.seed)
         client = Client(url, model["id"], http, lambda text: len(writer.encode(text)))
         environment = await describe_environment(http, url, model)
         evict = options.evict
@@ -123,11 +122,14 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
                     "tier: the size of the server's KV cache is not known; use --evict-tokens"
                 )
                 continue
+            if name == "needle":
+                short = [c for c in settings.contexts if not writer.has_room_for_needle(c)]
+                result.skipped += [f"needle: {context} tokens have no room for one" for context in short]
             steps += SCENARIOS[name](bench)
         result.settings = {
             **asdict(settings),
             "url": url,
-            "tokenizer": str(tokenizer),
+            "tokenizer": f"sha256 {writer.digest[:16]}",
             "form": "token ids" if client.extended else "text",
         }
         result.environment = environment

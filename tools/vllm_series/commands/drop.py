@@ -30,7 +30,7 @@ def drop(
     wanted = [existing(project, name) for name in names]
     if not reason.strip():
         raise UsageError("drop needs a reason", hint='say it with --reason "upstream has it since #123"')
-    gone: list[str] = []
+    gone: dict[str, str] = {}
 
     def make(now: Project, bench: Bench) -> Shape:
         needed_by = _dependents(now, bench, wanted)
@@ -41,15 +41,19 @@ def drop(
                 hint="drop these too with --with-dependents, or edit them first",
                 dependents=needed_by,
             )
-        gone[:] = [name for name in now.series.names if name in wanted or name in needed_by]
+        for name in now.series.names:
+            if name in wanted:
+                gone[name] = reason.strip()
+            elif name in needed_by:
+                gone[name] = f"{reason.strip()} (it needs {needed_by[name]})"
         series = now.series
         for name in gone:
             series = series.without(name)
         return Shape(series, ordered(series.names))
 
     def facts(change: Change) -> None:
-        lay_down(change, gone, reason.strip())
-        forget(change, gone)
+        lay_down(change, gone)
+        forget(change, [*gone])
 
     text = one_line(f"drop {', '.join(wanted)}: {reason}")
     return rework(out, project, "drop", text, make, options, facts)

@@ -186,8 +186,10 @@ def save(out: Output, series_dir: Path | None, three_way: bool, index: str) -> i
         patch = edited_patch(session, old, old.author if old else _me())
         restacked = Restacked({})
         if session.name not in now.series.names:
+            if session.before is not None:
+                existing(now, session.before)
             series = now.series.inserted(session.name, session.before)
-            recipe = inserted([patch], session.before)
+            recipe = inserted([patch], series.names)
         else:
             series = now.series
             recipe = replaced(patch, _served_alike(out, now, base, session.name))

@@ -98,7 +98,8 @@ def _take_in(
         order = project.series.names
         below = [patch for patch in below if order.index(patch.name) < order.index(before)]
     tip = _tip(bench.repository, pinned.commit, below)
-    intake = Intake(bench.repository, tip, {*project.series.names}, options.origin)
+    files = {file.rpartition("/")[2].removesuffix(".patch") for file in project.files}
+    intake = Intake(bench.repository, tip, {*project.series.names, *files}, options.origin)
     with _progress(out, incoming) as rows_in:
         rows = intake.run(rows_in)
     bad = refused(rows, three_way=options.common.three_way)
@@ -113,7 +114,7 @@ def _take_in(
         project,
         bench.repository,
         bench.grounds,
-        inserted(patches, before),
+        inserted(patches, series.names),
         series.names,
         three_way=options.common.three_way,
     )

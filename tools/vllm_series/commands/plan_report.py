@@ -15,7 +15,7 @@ from vllm_series.sizing.layout import Layout
 from vllm_series.sizing.model import Model
 from vllm_series.sizing.network import link, start_commands
 from vllm_series.sizing.patches import Need
-from vllm_series.sizing.units import gib, thousands
+from vllm_series.sizing.units import GIB, gib, thousands
 
 _BAR_WIDTH = 60
 
@@ -98,16 +98,21 @@ def print_cards(out: Output, layout: Layout) -> None:
             str(number),
             ",".join(map(str, stage.cards)),
             f"{stage.start}-{stage.end - 1}",
-            gib(stage.weight_bytes),
-            gib(stage.reserve),
-            gib(layout.blocks * stage.block),
-            gib(stage.free - layout.blocks * stage.block),
-            gib(stage.budget),
+            *(
+                f"{size / GIB:.2f}"
+                for size in (
+                    stage.weight_bytes,
+                    stage.reserve,
+                    layout.blocks * stage.block,
+                    stage.free - layout.blocks * stage.block,
+                    stage.budget,
+                )
+            ),
         )
         for number, stage in enumerate(layout.stages)
     ]
-    columns = ("stage", "cards", "layers", "weights", "reserve", "KV cache", "left", "vLLM may use")
-    out.table(columns, rows)
+    out.say("GiB per card:")
+    out.table(("stage", "cards", "layers", "weights", "reserve", "cache", "left", "vLLM may use"), rows)
     if not out.json:
         _print_bars(out, bars(layout))
 
@@ -126,12 +131,13 @@ def _print_bars(out: Output, found: Sequence[Bar]) -> None:
         for bar in found:
             line = Text(f"{bar.name:18} ")
             for name, count in cells(bar, length, _BAR_WIDTH):
-                line.append(" " * count, style=f"on {colours[name]}")
+                # The letters tell the parts apart where a terminal has few colours.
+                line.append(letters[name] * count, style=f"black on {colours[name]}")
             console.print(line)
         legend = Text(" " * 19)
-        for name, _, colour in present:
-            legend.append("  ", style=f"on {colour}")
-            legend.append(f" {name}  ")
+        for name, letter, colour in present:
+            legend.append(f"{letter} ", style=f"black on {colour}")
+            legend.append(f" {name} ")
         console.print(legend)
         return
     out.say()

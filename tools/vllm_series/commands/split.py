@@ -12,8 +12,8 @@ from vllm_series.facts import introduce
 from vllm_series.output import Output
 from vllm_series.patchfile import NAME
 from vllm_series.project import Project, find_project
-from vllm_series.recipes import Chosen
-from vllm_series.recipes import split as parted
+from vllm_series.splitting import Chosen
+from vllm_series.splitting import split as parted
 
 
 def split(
@@ -31,6 +31,7 @@ def split(
     name = existing(project, name)
     require_new(project, new)
     chosen = _chosen(parts)
+    _require_changed(project, name, chosen)
 
     def make(now: Project, _: Bench) -> Shape:
         require_new(now, new)
@@ -51,6 +52,21 @@ def require_new(project: Project, name: str) -> None:
         )
     if name in project.series.names:
         raise UsageError(f"the series has a patch {name} already", hint="choose another name")
+    for file in sorted(project.files):
+        if file.rpartition("/")[2] == f"{name}.patch":
+            raise UsageError(
+                f"patches/{file} exists, and the series does not name it",
+                hint="choose another name, or put that file elsewhere",
+            )
+
+
+def _require_changed(project: Project, name: str, chosen: Chosen) -> None:
+    """Raise unless the patch changes every chosen file, on some base: they may be called otherwise there."""
+    texts = [patch for base in project.bases if (patch := project.patch(name, base)) is not None]
+    paths = {change.path for patch in texts for change in patch.changes}
+    for path in (*chosen.files, *(path for path, _ in chosen.hunks)):
+        if not any(Chosen([path]).has(known) for known in paths):
+            raise UsageError(f"{name} does not change {path}", hint="it changes " + ", ".join(sorted(paths)))
 
 
 def _chosen(parts: Sequence[str]) -> Chosen:

@@ -14,17 +14,18 @@ from vllm_series.errors import EXIT_NO, EXIT_OK, PreconditionError, UsageError
 from vllm_series.git import Repository
 from vllm_series.installed import Installed, find_installed
 from vllm_series.output import Output, plural
+from vllm_series.overlay import FOLDER
 from vllm_series.places import Checkout, Folder, Package, Place
 from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.store import Store
-from vllm_series.verify import Finding, Report, State
+from vllm_series.takeapart import State
+from vllm_series.transaction import interrupted as half_done
+from vllm_series.verify import Finding, Report
 from vllm_series.verify import verify as compare
 
 #: Lines of foreign files that people are shown; the JSON document has them all.
 _SHOWN = 20
-#: What a killed ``overlay`` leaves beside the package.
-OVERLAY_JOURNAL = ".vllm-series-overlay.journal"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _find(out: Output, project: Project, path: Path, options: VerifyOptions) -> 
     """The files, and the base that they are compared with."""
     installed = find_installed(path)
     if installed is not None:
-        if (installed.site / OVERLAY_JOURNAL).exists():
+        if half_done(installed.site, FOLDER):
             raise PreconditionError(
                 f"an overlay of {installed.site} was interrupted",
                 hint=f"let it be cleared up: vllm-series overlay --site-packages {installed.site}",

@@ -68,9 +68,10 @@ def refusal(model: Model, weights: Weights, layout: Layout) -> AnswerNoError:
     number = layout.stages.index(stage)
     where = f"stage {number} (layers {stage.start} to {stage.end - 1})"
     if stage.free < 0:
+        lacks = -stage.free
         text = (
             f"it does not fit: {where} needs {gib(stage.weight_bytes)} for weights and {gib(stage.reserve)} "
-            f"beside them per card, and vLLM may use {gib(stage.budget)}: {gib(-stage.free)} too little"
+            f"beside them per card, and vLLM may use {gib(stage.budget)}: {gib(lacks)} too little"
         )
     else:
         what = f"{request.users} contexts" if request.users > 1 else "a context"
@@ -98,12 +99,14 @@ def remedies(model: Model, weights: Weights, request: Request) -> Iterator[str]:
         changes.append(("--batched-tokens 1024", replace(request, batched_tokens=1024)))
     if request.utilization < 0.95:
         changes.append(("--utilization 0.95", replace(request, utilization=0.95)))
-    if request.partition is not None:
-        changes.append(("no --partition", replace(request, partition=None)))
     for text, changed in changes:
         layout = choose_layout(model, weights, changed)
         if layout is not None and layout.fits:
             yield f"{text} makes it fit"
+    if request.partition is not None:
+        layout = choose_layout(model, weights, replace(request, partition=None))
+        if layout is not None and layout.fits:
+            yield f"the partition {','.join(map(str, layout.partition))} makes it fit"
     longest = _longest_context(model, weights, request)
     if longest:
         yield f"--context {longest} fits"

@@ -24,6 +24,11 @@ class Card:
     usable: int
 
 
+def card(name: str, total: int) -> Card:
+    """A card of so many bytes as the driver counts them."""
+    return Card(name, int(total * _USABLE))
+
+
 def parse_cards(text: str) -> tuple[Card, ...]:
     """Read ``6x24`` or ``4x24,2x32``: cards and their nominal GiB.
 
@@ -40,7 +45,7 @@ def parse_cards(text: str) -> tuple[Card, ...]:
                 hint="write 6x24 for six cards of 24 GiB, 4x24,2x32 for unequal ones",
             )
         size = float(match[2])
-        cards += [Card(f"{size:g} GiB card", int(size * GIB * _USABLE))] * int(match[1] or 1)
+        cards += [card(f"{size:g} GiB card", int(size * GIB))] * int(match[1] or 1)
     return tuple(cards)
 
 
@@ -68,7 +73,7 @@ def detect_cards() -> tuple[Card, ...]:
         for number in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(number)
             total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            cards.append(Card(str(pynvml.nvmlDeviceGetName(handle)), int(total * _USABLE)))
+            cards.append(card(str(pynvml.nvmlDeviceGetName(handle)), total))
     except pynvml.NVMLError as error:
         raise EnvironmentFaultError(f"the driver does not describe its cards: {error}", hint=hint) from None
     finally:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vllm_series.errors import UsageError
 
@@ -16,9 +17,11 @@ INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor: the format's name of its type, its shape, its bytes, and the file that holds it."""
+class Tensor(NamedTuple):
+    """A tensor: the format's name of its type, its shape, its bytes, and the file that holds it.
+
+    A published checkpoint has 300,000 of them, so this is a tuple.
+    """
 
     name: str
     dtype: str
@@ -78,7 +81,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tensors += own
         if not complete:
             cut.append(name)
-    held = {(tensor.name, tensor.file) for tensor in tensors}
+    held = {tensor.name: tensor.file for tensor in tensors}
     return Checkpoint(
         folder=folder,
         files={name: (folder / name).stat().st_size for name in names},
@@ -86,7 +89,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         missing=missing,
         cut=tuple(cut),
         unindexed=tuple(
-            sorted(name for name, file in index.items() if file not in missing and (name, file) not in held)
+            sorted(name for name, file in index.items() if file not in missing and name not in held)
         ),
     )
 

@@ -24,12 +24,18 @@ class Quantization:
         method: vLLM's name, such as ``gptq``.
         bits: Bits per weight, None if the config does not say.
         group_size: Weights per scale, None if the config does not say.
+        act_order: Whether columns were reordered while groups are used (GPTQ's ``desc_act``).
+        head: Whether the LM head is quantized too.
+        excludes_draft: Whether a ``dynamic`` rule keeps the MTP head out of it.
 
     """
 
     method: str
     bits: int | None
     group_size: int | None
+    act_order: bool = False
+    head: bool = False
+    excludes_draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,9 @@ def read_model(folder: Path) -> Model:
         raise UsageError(f"{path} is no JSON: {error}", hint="download the file again") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} holds no JSON object", hint="download the file again")
-    text = values.get("text_config", values)
+    text = values.get("text_config") or values
+    if not isinstance(text, dict):
+        raise UsageError(f"{path}: text_config is no JSON object", hint="download the file again")
     _check_family(path, values, text)
     try:
         return _model(values, text)
@@ -98,7 +106,7 @@ def read_model(folder: Path) -> Model:
         raise UsageError(
             f"{path} lacks {error.args[0]}", hint="compare it with the published checkpoint's config.json"
         ) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, StopIteration) as error:
         raise UsageError(f"{path} cannot be understood: {error}") from None
 
 
@@ -122,39 +130,56 @@ def _check_family(path: Path, values: Mapping[str, Any], text: Mapping[str, Any]
 
 def _model(values: Mapping[str, Any], text: Mapping[str, Any]) -> Model:
     linear = tuple(kind == "linear_attention" for kind in text["layer_types"])
-    if len(linear) != int(text["num_hidden_layers"]):
+    if len(linear) != _count(text, "num_hidden_layers"):
         raise ValueError(f"{len(linear)} layer_types for {text['num_hidden_layers']} layers")
+    # PLE layer ids are counted from 1.
+    ple_layers = tuple(sorted(int(ple_id) - 1 for ple_id in set(text.get("ple_layer_ids") or ())))
+    if ple_layers and not 0 <= ple_layers[0] <= ple_layers[-1] < len(linear):
+        raise ValueError(f"ple_layer_ids {text['ple_layer_ids']} of {len(linear)} layers")
     draft = text.get("mtp_num_hidden_layers") or (text.get("mtp") or {}).get("num_hidden_layers") or 0
     kv = KvShape(
         linear=linear,
-        # PLE layer ids are counted from 1.
-        ple_layers=tuple(sorted(int(ple_id) - 1 for ple_id in set(text.get("ple_layer_ids") or ()))),
+        ple_layers=ple_layers,
         draft_layers=int(draft),
-        kv_heads=int(text["num_key_value_heads"]),
-        head_dim=int(text["head_dim"]),
-        index_dim=int(text["indexer_head_dim"]),
-        compress_ratio=int(text["indexer_compress_ratio"]),
-        key_heads=int(text["linear_num_key_heads"]),
-        value_heads=int(text["linear_num_value_heads"]),
-        key_dim=int(text["linear_key_head_dim"]),
-        value_dim=int(text["linear_value_head_dim"]),
-        conv_kernel=int(text.get("linear_conv_kernel_dim", 4)),
-        state_bytes=_STATE_BYTES[str(text.get("mamba_ssm_dtype") or "float32")],
-        ple_channels=int(text["hc_count"]) * int(text["hidden_size"]),
-        ple_window=(int(text.get("ple_conv_kernel_size", 4)) - 1) * int(text.get("ngram_size", 3)),
+        kv_heads=_count(text, "num_key_value_heads"),
+        head_dim=_count(text, "head_dim"),
+        index_dim=_count(text, "indexer_head_dim"),
+        compress_ratio=_count(text, "indexer_compress_ratio"),
+        key_heads=_count(text, "linear_num_key_heads"),
+        value_heads=_count(text, "linear_num_value_heads"),
+        key_dim=_count(text, "linear_key_head_dim"),
+        value_dim=_count(text, "linear_value_head_dim"),
+        conv_kernel=_count(text, "linear_conv_kernel_dim", 4),
+        state_bytes=_state_bytes(text.get("mamba_ssm_dtype") or "float32"),
+        ple_channels=_count(text, "hc_count") * _count(text, "hidden_size"),
+        ple_window=(_count(text, "ple_conv_kernel_size", 4) - 1) * _count(text, "ngram_size", 3),
     )
     return Model(
         kv=kv,
-        hidden=int(text["hidden_size"]),
-        streams=int(text["hc_count"]),
-        heads=int(text["num_attention_heads"]),
-        expert_width=int(text["moe_intermediate_size"]),
-        max_context=int(text["max_position_embeddings"]),
+        hidden=_count(text, "hidden_size"),
+        streams=_count(text, "hc_count"),
+        heads=_count(text, "num_attention_heads"),
+        expert_width=_count(text, "moe_intermediate_size"),
+        max_context=_count(text, "max_position_embeddings"),
         quantization=_quantization(values.get("quantization_config") or text.get("quantization_config")),
         table_dtype=text.get("ple_embedding_dtype"),
-        table_parts=int(text.get("split_ngram_parts", 0)),
+        table_parts=int(text.get("split_ngram_parts") or 0),
         multimodal="vision_config" in values,
     )
+
+
+def _state_bytes(dtype: object) -> int:
+    if dtype not in _STATE_BYTES:
+        raise ValueError(f"mamba_ssm_dtype is {dtype!r}")
+    return _STATE_BYTES[str(dtype)]
+
+
+def _count(text: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A number of the config that must be positive."""
+    value = text[key] if default is None else text.get(key, default)
+    if isinstance(value, bool) or int(value) != value or value <= 0:
+        raise ValueError(f"{key} is {value!r}")
+    return int(value)
 
 
 def _quantization(values: Mapping[str, Any] | None) -> Quantization | None:
@@ -168,4 +193,9 @@ def _quantization(values: Mapping[str, Any] | None) -> Quantization | None:
         str(values.get("quant_method", "unknown")),
         None if bits is None else int(bits),
         None if group is None else int(group),
+        act_order=bool(values.get("desc_act")) and group not in (None, -1),
+        head=bool(values.get("lm_head")),
+        excludes_draft=any(
+            str(rule).startswith("-:") and "mtp" in str(rule) for rule in values.get("dynamic") or ()
+        ),
     )

@@ -132,7 +132,7 @@ def sort_weights(tensors: Sequence[Tensor], layers: int) -> Weights:
             continue  # vLLM drops it when groups are in order (desc_act false), and refuses the rest.
         name = _PREFIX.sub("", tensor.name)
         match = _LAYER.match(name)
-        found = _TABLE.search(name)
+        found = _TABLE.search(name) if ".ngram_embedding." in name else None
         if found:
             table += tensor.size
             table_dtype = tensor.dtype
