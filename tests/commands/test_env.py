@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,41 @@ def test_earlier_ones_are_removed_on_demand(tmp_path):
     assert (old.exists(), new.exists()) == (True, False)
     assert env(tmp_path, "remove", "--all").code == 0
     assert not old.exists()
+
+
+def test_what_is_no_archive_is_not_unpacked(tmp_path):
+    result = env(tmp_path, "unpack", str(tmp_path), str(tmp_path / "place"), "--json")
+    assert result.code == 5
+    assert "holds no packed environment" in result.document["error"]["message"]
+    assert not (tmp_path / "place").exists()
+
+
+def test_an_unpacked_archive_says_what_to_run(tmp_path):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    with tarfile.open(parts / "archive.000", "w:xz") as archive:
+        for name, text in (
+            ("pack.json", '{"trees": {"series": "a1"}}'),
+            ("base/vllm/__init__.py", ""),
+            ("trees/a1/removed.json", "[]"),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    digest = hashlib.sha256((parts / "archive.000").read_bytes()).hexdigest()
+    rows = [{"name": "archive.000", "sha256": digest}]
+    (parts / "parts.json").write_text(json.dumps({"schema": 1, "parts": rows}))
+    result = env(tmp_path, "unpack", str(parts), str(tmp_path / "place"))
+    assert result.code == 0, result
+    assert f"bash {tmp_path}/place/project/ci/gpu.sh" in result.out
+    assert (tmp_path / "place/trees/a1/vllm/__init__.py").is_file()
+
+
+def test_an_installed_copy_has_nothing_to_pack(tmp_path, monkeypatch):
+    from vllm_series.project import Project
+
+    monkeypatch.setattr("vllm_series.project.find_project", lambda _: Project(tmp_path, installed=True))
+    result = env(tmp_path, "pack", str(tmp_path / "pack"))
+    assert result.code == 4
+    assert "installed" in result.err
+    assert not (tmp_path / "pack").exists()

@@ -703,7 +703,7 @@ def test_kept_folders_hold_the_log(lab, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--tier", "gpu"], 2, "there is no tier gpu"),
+        (["--tier", "tpu"], 2, "there is no tier tpu"),
         (["--each", "--prefix"], 2, "exclude each other"),
         (["--all", "--onto", "v0.33.0"], 2, "exclude each other"),
         (["nothing"], 2, "no patch nothing"),
@@ -778,3 +778,103 @@ def test_a_control_that_cannot_be_collected_for_another_reason_proves_nothing(la
     result, proof = lab.cpu()
     assert result.code == 1
     assert "for a reason of its own" in proof["reason"]
+
+
+JUDGE = """\
+import json, os
+
+def test_answer():
+    with open(os.environ["VLLM_SERIES_RESULTS"]) as file:
+        runs = json.load(file)["runs"]
+    assert runs[os.environ["VLLM_SERIES_TREE_ID"]] == 42
+"""
+
+
+@pytest.fixture
+def judged(lab):
+    """A patch that is proven by results, and the trees with it and without it."""
+    lab.series(
+        '[fix]\npp = ["project:tests/test_judge.py"]\n', fix={"vllm/engine.py": FIXED, "tests/x.py": ""}
+    )
+    (lab.project / "tests").mkdir()
+    (lab.project / "tests/test_judge.py").write_text(JUDGE)
+    result = lab("--tier", "pp", "--json")
+    return lab, result, result.document["patches"][0]["trees"]
+
+
+def results_file(lab, runs):
+    path = lab.root / "results.json"
+    machine = {"gpu": "a card", "driver": "1.2"}
+    document = {
+        "schema": 1,
+        "date": "2026-01-02T03:04:05Z",
+        "release": "v0.33.0",
+        "machine": machine,
+        "runs": runs,
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_tier_of_recorded_results_is_skipped_without_any(judged):
+    _, result, _ = judged
+    (proof,) = result.document["patches"][0]["tiers"]
+    assert (result.code, proof["outcome"]) == (6, "skipped")
+    assert "--results" in proof["reason"]
+
+
+def test_recorded_results_are_judged_with_and_without_the_patch(judged):
+    lab, _, trees = judged
+    results = results_file(lab, {trees["patched"]: 42, trees["control"]: 41})
+    result = lab("--results", results, "--record", "--json")
+    proofs = {proof["tier"]: proof["outcome"] for proof in result.document["patches"][0]["tiers"]}
+    assert (result.code, proofs) == (0, {"gpu": "no-tests", "engine": "no-tests", "pp": "passed"})
+    evidence = json.loads((lab.project / "patches/evidence/fix@v0.33.0.json").read_text())
+    entry = evidence["tiers"]["pp"]
+    assert entry["environment"]["gpu"] == "a card"
+    assert entry["environment"]["results"] == digest(results)
+    assert entry["date"] == "2026-01-02T03:04:05Z"
+    assert entry["control"]["outcome"] == "fails"
+
+
+def test_other_results_are_judged_anew(judged):
+    lab, _, trees = judged
+    good = results_file(lab, {trees["patched"]: 42, trees["control"]: 41})
+    assert lab("--results", good).code == 0
+    results_file(lab, {trees["patched"]: 42, trees["control"]: 42})
+    result = lab("--results", good, "--json")
+    assert (result.code, result.document["patches"][0]["tiers"][2]["outcome"]) == (1, "not-load-bearing")
+
+
+def test_results_leave_the_evidence_of_what_they_skip(judged):
+    lab, _, trees = judged
+    assert (
+        lab("--results", results_file(lab, {trees["patched"]: 42, trees["control"]: 41}), "--record").code
+        == 0
+    )
+    path = lab.project / "patches/evidence/fix@v0.33.0.json"
+    before = path.read_bytes()
+    (lab.project / "tests/test_judge.py").write_text(
+        "import pytest\n\ndef test_answer():\n    pytest.skip('not run')\n"
+    )
+    assert lab("--results", results_file(lab, {}), "--record").code == 6
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read"),
+        ("{", "holds no results"),
+        ("[]", "holds no results"),
+        ('{"schema": 0}', "another version"),
+    ],
+)
+def test_a_file_that_holds_no_results(lab, content, said):
+    lab.series(TABLE, fix={"vllm/engine.py": FIXED})
+    path = lab.root / "results.json"
+    if content is not None:
+        path.write_text(content)
+    result = lab("--results", path)
+    assert result.code == 2
+    assert said in result.err

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Times the rounding that two computations may differ by. Rounding K and V to int8 costs about 1 in Hugging
-#: Face's implementation, to FP8 about 3.5; the loss of a quarter of the context 60 or more.
+#: Face's implementation, to FP8 about 3.5; the loss of a quarter of the context 40 or more.
 BAND, FP8_BAND = 4.0, 12.0
 #: The reference is only of use if a lost part of the context is this many times the band.
 TIGHT = 4.0

@@ -37,7 +37,9 @@ _LIMIT, _CONTROL_LIMIT = 330.0, 240.0
 #: GPUs must not talk to each other.
 _DROPPED = ("VLLM_", "PYTHON", "TRITON_", "CUDA_VISIBLE", "HF_")
 #: What a log says of the cause of a failure.
-_CAUSE = re.compile(r"\b((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|StopIteration)\b.*)")
+_CAUSE = re.compile(
+    r"(?<!raise )\b((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|StopIteration)(?:: .*)?)$"
+)
 _CAUSES, _CAUSE_LENGTH, _TAIL = 12, 400, 5000
 
 _PROBE = """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,15 @@ SERIES = "series"
 REFERENCE = "reference"
 #: The error of a run that had to end with all others. It says nothing of the tree.
 OUT_OF_TIME = "out of time"
+#: An exception as Python prints it, not as code raises it.
+_EXCEPTION = re.compile(r"[\w.]+(: .*)?")
+#: What is said when something else has failed, and a warning of every start without a tokenizer.
+_SECONDARY = (
+    "Engine core initialization failed",
+    "EngineDeadError",
+    "EngineCore encountered",
+    "Tokenizer not available",
+)
 
 
 class NotRunError(Exception):
@@ -99,12 +109,8 @@ def series_tree(document: Mapping[str, Any]) -> str:
 
 def cause(run: Mapping[str, Any]) -> str:
     """Why a run failed: the first exception that is not only about another one."""
-    secondary = (
-        "RuntimeError: Engine core initialization failed",
-        "EngineDeadError",
-        "EngineCore encountered",
-    )
-    found = [line for line in run.get("causes", ()) if not any(word in line for word in secondary)]
+    found = [line for line in run.get("causes", ()) if _EXCEPTION.fullmatch(line)]
+    found = [line for line in found if not any(word in line for word in _SECONDARY)]
     return str((found or [run["error"]])[0])[:300]
 
 

@@ -144,7 +144,6 @@ def _all() -> Iterator[Scenario]:
     partitions = Scenario("partitions", stages=2, steps=(), partitions=ACCEPTED + REFUSED)
     pp_eager = _two("pp-eager", steps=(*STANDARD, {"do": "soak", "seconds": 10}))
     pp_mtp = _two("pp-mtp", engine=_MTP)
-    fp8 = Scenario("fp8", engine=_FP8)
     int8 = Scenario("int8", engine=_INT8)
     uneven = _two("pp-offload-uneven", UNEVEN, engine=_TIER, steps=OFFLOAD)
     file = Scenario("ple-file", engine=_GRAPHS, engram=_FILE)
@@ -152,7 +151,7 @@ def _all() -> Iterator[Scenario]:
     yield pp_eager
     yield Scenario("graphs", engine=_GRAPHS)
     yield int8
-    yield fp8
+    yield Scenario("fp8", engine=_FP8)
     yield _two("pp-graphs", engine=_GRAPHS, steps=(*STANDARD, {"do": "soak", "seconds": 45}))
     yield pp_mtp
     yield Scenario("mtp", engine=_MTP)
@@ -188,7 +187,6 @@ def _all() -> Iterator[Scenario]:
     yield _two("pp-uneven", UNEVEN, engine=_GRAPHS)
     yield Scenario("ple-pinned", engine=_GRAPHS, engram=_PINNED)
     yield Scenario("graphs-int8", engine={**_GRAPHS, **_INT8})
-    yield _without("qsa-fp8-kv-sm80", fp8, **first)
     yield _without("qsa-int8-kv", int8, **first)
     yield _without("ple-host-file-gather", file, **first)
     yield _two("pp-offload", engine=_TIER, steps=OFFLOAD)

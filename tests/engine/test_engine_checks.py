@@ -74,9 +74,19 @@ def cut_short(run: Run) -> None:
     run["steps"][0]["tokens_out"][1].pop()
 
 
-def looping(run: Run) -> None:
-    row = run["steps"][0]["tokens_out"][1]
+def loop(run: Run, number: int = 0) -> None:
+    row = run["steps"][number]["tokens_out"][1]
     row[:] = row[:8] + [5, 6] * 8
+
+
+def loop_that_is_unlikely(run: Run) -> None:
+    loop(run)
+    shift("rescore", 0.3)(run)
+
+
+def loop_that_was_not_read(run: Run) -> None:
+    again = [i for i, step in enumerate(run["steps"]) if step["do"] == "generate"][1]
+    loop(run, again)
 
 
 def accept_all(run: Run) -> None:
@@ -129,7 +139,8 @@ def loosen(run: Run) -> None:
         ("sound-pp-eager", not_finite),
         ("sound-pp-eager", not_finite_soak),
         ("sound-ple-file", cut_short),
-        ("sound-one-chunk", looping),
+        ("sound-one-chunk", loop_that_is_unlikely),
+        ("sound-one-chunk", loop_that_was_not_read),
         ("tests_pass-kernels-int8", fail_a_test),
         ("tests_pass-kernels-fp8", run_no_test),
         ("rates-pp-rates", stall),
@@ -158,12 +169,30 @@ def test_what_is_loose_by_design_is_still_far_from_a_lost_context() -> None:
         check_of("like_anchor-fp8").claim(judged(shift("score", found.worst), "fp8"), "fp8")
 
 
+def test_a_loop_that_is_as_likely_when_read_is_the_models_own() -> None:
+    said = check_of("sound-one-chunk").claim(judged(loop, "one-chunk"), "one-chunk")
+    assert said.endswith(", 1 loops of the model's own")
+
+
+def test_a_test_that_could_not_be_set_up_was_not_run() -> None:
+    def break_a_test(run: Run) -> None:
+        run["tests"]["a::c"] = "error"
+
+    with pytest.raises(NotRunError, match="a::c could not be set up"):
+        check_of("tests_pass-kernels-int8").claim(judged(break_a_test, "kernels-int8"), "kernels-int8")
+
+
 def test_a_failed_run_says_why() -> None:
     def fail(run: Run) -> None:
         run.update(
             outcome="failed",
             error="RuntimeError: Engine core initialization failed. See root cause above.",
-            causes=["RuntimeError: Engine core initialization failed. See above.", "StopIteration"],
+            causes=[
+                "ValueError: Tokenizer not available when `skip_tokenizer_init=True`",
+                "NotImplementedError(",
+                "RuntimeError: Engine core initialization failed. See above.",
+                "StopIteration",
+            ],
         )
 
     with pytest.raises(FailedError, match="int8 failed: StopIteration"):

@@ -4,7 +4,7 @@
 ``python -m engine.treetests TREE NODE... RESULT.json``
 
 The tree's own ``conftest.py`` imports what a GPU machine without a package index lacks, so it stays out;
-the one fixture that these tests take from it is here.
+the fixtures that these tests take from it are here.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class Fixtures:
             yield
             cleanup_dist_env_and_memory()
 
+    @pytest.fixture
+    def default_vllm_config(self) -> Iterator[None]:
+        """vLLM's default configuration."""
+        from vllm.config import VllmConfig, set_current_vllm_config
+
+        with set_current_vllm_config(VllmConfig()):
+            yield
+
 
 class Outcomes:
     """Notes what becomes of each test."""
@@ -51,8 +59,10 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A phase of a test has ended; the worst counts."""
-        if report.when == "call" or report.outcome != "passed":
+        if report.when == "call" or report.outcome == "skipped":
             self.tests[report.nodeid] = report.outcome
+        elif report.failed:
+            self.tests[report.nodeid] = "error"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file was collected, or not."""

@@ -293,6 +293,7 @@ def _record(
         entry = proof_entry(environment, row, row.composition, proof, mode)
         if recorded is not None:
             entry |= {"environment": recorded.document(), "date": recorded.date}
+            entry["command"] = f"{entry['command']} --results results.json"
         before = known.tiers.get(proof.tier) if known and not stale(known.binding, binding) else None
         if proof.remembered and before is not None and {**before, "date": ""} == {**entry, "date": ""}:
             entry = dict(before)
@@ -372,7 +373,8 @@ def _finish(
     no = sum(verdict.is_no for verdict in counted)
     gaps = sum(verdict.unproven for verdict in counted)
     if code == EXIT_OK:
-        count = plural(len({row.name for row in rows}), "patch")
+        proven = {row.name for row in rows if any(p.judgement.verdict is Verdict.PASSED for p in row.proofs)}
+        count = plural(len(proven), "patch")
         out.say(f"ok: {count} proven on {', '.join(refs)}")
     else:
         out.say(f"not proven: {no} with the answer no, {gaps} skipped or without tests")
