@@ -470,6 +470,10 @@ class Repository:
         """Whether ``newer`` has ``older`` in its history."""
         return self.execute("merge-base", "--is-ancestor", older, newer).returncode == 0
 
+    def share_history(self, one: str, other: str) -> bool:
+        """Whether two commits have a common ancestor."""
+        return self.execute("merge-base", one, other).returncode == 0
+
     def is_published(self, commit: str) -> bool:
         """Whether a tag or a remote's branch has ``commit``, so that moving a branch does not lose it."""
         found = self.run(

@@ -365,7 +365,7 @@ def _find_upstream(target: Target, patch: Patch) -> str | None:
         return None  # The texts of history are not here.
     wanted = target.repository.patch_id(patch.raw)
     since = target.repository.find_commit(f"refs/tags/{target.serving.ref}")
-    if since is None or since == target.commit:
-        return None
+    if since is None or since == target.commit or not target.repository.share_history(since, target.commit):
+        return None  # An imported release has no past: its one commit is the whole tree.
     ids = target.repository.patch_ids(since, target.commit, sorted(patch.paths))
     return ids.get(wanted)
