@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import MAINTAIN, Folder, Index, Json, Onto
+from vllm_series.cli.options import MAINTAIN, Clone, Folder, Index, Json, Onto
 
 app = typer.Typer()
 
@@ -111,24 +111,24 @@ def diff(
 
 
 @app.command(rich_help_panel=MAINTAIN)
-def log(series_dir: Folder = None, as_json: Json = False) -> None:
-    """List what was done to the patch directory."""
+def log(vllm: Clone = None, series_dir: Folder = None, as_json: Json = False) -> None:
+    """List what was done to the patch directory; with --vllm, to that checkout."""
     from vllm_series.commands.log import log as command
 
-    dispatch("log", as_json, lambda out: command(out, series_dir))
+    dispatch("log", as_json, lambda out: command(out, series_dir, vllm))
 
 
 @app.command(rich_help_panel=MAINTAIN)
-def undo(count: Count = 1, series_dir: Folder = None, as_json: Json = False) -> None:
-    """Take the last operations on the patch directory back."""
+def undo(count: Count = 1, vllm: Clone = None, series_dir: Folder = None, as_json: Json = False) -> None:
+    """Take the last operations on the patch directory back; with --vllm, those on that checkout."""
     from vllm_series.commands.undo import undo as command
 
-    dispatch("undo", as_json, lambda out: command(out, series_dir, count))
+    dispatch("undo", as_json, lambda out: command(out, series_dir, count, vllm))
 
 
 @app.command(rich_help_panel=MAINTAIN)
-def redo(count: Count = 1, series_dir: Folder = None, as_json: Json = False) -> None:
-    """Do undone operations again."""
+def redo(count: Count = 1, vllm: Clone = None, series_dir: Folder = None, as_json: Json = False) -> None:
+    """Do undone operations again; with --vllm, those on that checkout."""
     from vllm_series.commands.undo import redo as command
 
-    dispatch("redo", as_json, lambda out: command(out, series_dir, count))
+    dispatch("redo", as_json, lambda out: command(out, series_dir, count, vllm))
