@@ -23,6 +23,7 @@ from vllm_series.project import Project
 
 ENGINE_34 = ENGINE.replace("            total_3 += item * 3\n", "            total_3 += 3 * item\n")
 RESOLVED = engine_fix(ENGINE)
+SIGNATURE = b"-- \n2.39.5\n\n"
 EXAMPLES = int(os.environ.get("VLLM_SERIES_EXAMPLES", "5"))
 _template: Path | None = None
 
@@ -84,8 +85,8 @@ class SeriesMachine(RuleBasedStateMachine):
         if self.paused or not path.exists():
             self.expect(self.tool.run("refresh"), 4 if self.paused else 0)
             return
-        raw = path.read_bytes()
-        path.write_bytes(raw + b"-- \n2.39.5\n\n")
+        raw = path.read_bytes().removesuffix(SIGNATURE)  # An undo may have brought it back.
+        path.write_bytes(raw + SIGNATURE)
         self.files = self.state()
         self.expect(self.tool.run("refresh"), 0)
         assert path.read_bytes() == raw
