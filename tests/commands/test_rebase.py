@@ -329,6 +329,9 @@ def test_an_older_release_gets_variants(make, world):
     assert result.code == 3, result
     assert result.document["source"] == "v0.32.0"
     assert result.document["question"]["patch"] == "worker-guard"
+    refused = rebase("--skip", "not there")
+    assert refused.code == 4, refused
+    assert "would serve it" in refused.err
     rebase.put("vllm/worker.py", GUARDED.replace("load_4", "fetch_4"))
     result = rebase("--continue")
     assert result.code == 0, result

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
+from vllm_series.bases import version_of
 from vllm_series.build import drop_build_ref
 from vllm_series.checkout import NAME_TRAILER
 from vllm_series.errors import AnswerNoError, PreconditionError, UsageError
@@ -170,6 +171,7 @@ class Session:
             )
         carry, outcome = self._carry(state), Outcome(state)
         name, verdict = state.paused.name, state.paused.verdict
+        self._require_droppable(state, name, verdict)
         tree = self.place.tree()
         if tree is not None:
             kept = [c for c in self._stack(tree, carry, state) if c.trailer(NAME_TRAILER) != name]
@@ -186,6 +188,15 @@ class Session:
         if tree is not None:
             tree.reset(state.tip)
         return self._run(carry, outcome)
+
+    def _require_droppable(self, state: RebaseState, name: str, verdict: str) -> None:
+        """Refuse to drop what would be applied all the same: an older release is served by the plain file."""
+        mine, pinned = version_of(state.ref) or (), version_of(self.project.pinned.ref) or ()
+        if mine < pinned and f"{name}.patch" in self.project.files and not verdict.startswith("upstream-"):
+            raise PreconditionError(
+                f"{name} cannot be left out of {state.ref}: {name}.patch would serve it all the same",
+                hint=f"resolve it, or --abort and let its retire condition hold on {state.ref}",
+            )
 
     def abort(self) -> Outcome | None:
         """Take everything back; None if there was nothing to take back."""
