@@ -24,7 +24,7 @@ from vllm_series.project import Project
 ENGINE_34 = ENGINE.replace("            total_3 += item * 3\n", "            total_3 += 3 * item\n")
 RESOLVED = engine_fix(ENGINE)
 SIGNATURE = b"-- \n2.39.5\n\n"
-EXAMPLES = int(os.environ.get("VLLM_SERIES_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("VLLM_SERIES_EXAMPLES", "3"))
 _template: Path | None = None
 
 

@@ -33,7 +33,7 @@ BASES = parse_bases((ROOT / "patches/base.toml").read_text())
 NEWER, OLDER = BASES[0], BASES[1]
 #: The release that the made-up histories lead to.
 NEXT = "v0.32.9"
-PER_KIND = 8
+PER_KIND = 5
 
 pytestmark = pytest.mark.network
 
