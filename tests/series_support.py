@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -333,6 +334,7 @@ STEPS = (
     ("subprocess", "run"),
     ("os", "rename"),
     ("os", "replace"),
+    ("os", "link"),
     ("os", "unlink"),
     ("os", "rmdir"),
     ("os", "mkdir"),
@@ -409,6 +411,14 @@ def as_user(number: int, body: Callable[[], Any]) -> Any:
         text = stream.read()
     os.waitpid(child, 0)
     return json.loads(text)
+
+
+def open_to_all(path: Path) -> None:
+    """Let other users read what a test has made at ``path``: pytest's folders are private."""
+    top = Path(tempfile.gettempdir())
+    for folder in (path, *path.parents):
+        if folder.stat().st_uid == os.getuid() and top in folder.parents:
+            folder.chmod(0o755)
 
 
 # -- comparing states -------------------------------------------------------------------------------------

@@ -50,6 +50,25 @@ def test_one_new_folder(cli, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} <= {"new", "project", ".new.vllm-series.lock"}
 
 
+def test_a_new_folder_that_appears_while_another_run_still_plans(cli, tmp_path, monkeypatch):
+    from vllm_series.commands import apply
+
+    other = []
+
+    def late(*args):
+        if not other:
+            other.append(cli.script("apply", "--into", tmp_path / "new"))
+        return check_compiles(*args)
+
+    check_compiles = apply.check_compiles
+    monkeypatch.setattr(apply, "check_compiles", late)
+    done = cli("apply", "--into", tmp_path / "new")
+    assert (other[0].code, done.code) == (0, 0), done
+    assert "nothing to do" in done.out
+    assert done.out.count("sched-log") == 1
+    assert not list(tmp_path.glob(".new*"))
+
+
 def test_one_empty_cache(cli, tmp_path, index):
     env = cli._env({"VLLM_SERIES_CACHE": str(tmp_path / "cache"), "VLLM_SERIES_INDEX": f"{index.url}simple/"})
     ends = together(env, *[("fetch",)] * 3)

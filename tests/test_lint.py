@@ -140,3 +140,44 @@ def test_markup_in_patches_is_text(cli, project):
     edit(project, "Subject: [PATCH] [Core] Demand", "Subject: [PATCH] Demand [/x]", "worker-guard.patch")
     result = cli("check")
     assert "'Demand [/x] a path [kernel] [/x]'" in result.out, result
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[engine-fix", "[nobody]\n", '[engine-fix]\ntpu = ["tests/a.py"]\n', '[engine-fix]\ncpu = ["a.py"]\n'],
+)
+def test_an_invalid_table_of_tests(cli, project, text):
+    (project / "patches/tests.toml").write_text(text)
+    assert findings(cli) == [("tests-table", "patches/tests.toml")]
+
+
+def evidence(project: Path, patch: str = "engine-fix", base: str = "v0.33.0", file: str = "") -> None:
+    folder = project / "patches/evidence"
+    folder.mkdir(exist_ok=True)
+    (folder / (file or f"{patch}@{base}.json")).write_text(
+        f'{{"schema": 1, "patch": "{patch}", "sha256": "aa", "base": "{base}", "commit": "bb", '
+        '"prerequisites": {}, "tiers": {}}'
+    )
+
+
+def test_stale_evidence_is_a_note(cli, project):
+    evidence(project)
+    result = cli("check", "--json")
+    assert result.code == 0
+    (warning,) = result.document["warnings"]
+    assert warning.startswith("the evidence of engine-fix on v0.33.0 is stale: the base was bb")
+    assert warning in result.err
+
+
+def test_evidence_of_nothing(cli, project):
+    evidence(project, patch="nobody")
+    evidence(project, base="v0.1.0")
+    evidence(project, file="other.json")
+    (project / "patches/evidence/junk.json").write_text("{}")
+    where = "patches/evidence"
+    assert set(findings(cli)) == {
+        ("orphan", f"{where}/nobody@v0.33.0.json"),
+        ("orphan", f"{where}/engine-fix@v0.1.0.json"),
+        ("evidence", f"{where}/other.json"),
+        ("evidence", f"{where}/junk.json"),
+    }

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from vllm_series import git
+from vllm_series import git, locks
 from vllm_series.errors import EnvironmentFaultError, PreconditionError
 from vllm_series.locks import locked
 
@@ -80,6 +80,24 @@ def test_the_folder_is_made_and_a_passing_lock_leaves_no_file(tmp_path):
             pass
         assert (tmp_path / "a/b/lock").exists(), "the one who was refused must not remove it"
     assert not (tmp_path / "a/b/lock").exists()
+
+
+def test_a_lock_whose_holders_remove_it_again_and_again(tmp_path, monkeypatch):
+    """Whoever gets in holds the file that the next one will open."""
+    real, opened = locks._open, []
+
+    def late(path, what):
+        descriptor = real(path, what)
+        opened.append(descriptor)
+        if len(opened) <= 3:
+            path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(locks, "_open", late)
+    with locked(tmp_path / "lock", "it", keep=False):
+        assert len(opened) == 4
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / "lock").exists()
 
 
 def test_no_folder_possible(tmp_path):

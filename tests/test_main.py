@@ -24,10 +24,13 @@ def test_json_on_every_exit(cli, clone, project, tmp_path):
         ("check",): 0,
         ("status",): 0,
         ("doctor",): 0,
+        ("board",): 0,
+        ("board", "--markdown"): 0,
         ("fetch",): 0,
         ("refresh", "--check"): 0,
         ("apply", "--vllm", clone, "--dry-run"): 0,
         ("show", "nothing"): 2,
+        ("export", "nothing"): 2,
         ("apply", "nothing"): 2,
         ("fetch", "main"): 2,
         ("apply", "--vllm", tmp_path): 4,
@@ -146,7 +149,8 @@ def test_a_reader_that_leaves_does_not_stop_the_work(cli, clone):
 
 def test_version_help_and_module(cli):
     assert cli("--version").out == f"vllm-series {vllm_series.__version__}\n"
-    for verb in ("apply", "pick", "unapply", "fetch", "doctor", "list", "show", "check", "refresh", "status"):
+    verbs = ("apply", "pick", "unapply", "fetch", "doctor", "list", "show", "check", "refresh", "status")
+    for verb in (*verbs, "board", "export"):
         result = cli(verb, "--help")
         assert result.code == 0
         assert "--json" in result.out

@@ -104,3 +104,43 @@ def test_two_clones_and_a_release_give_the_same_tree(run, tmp_path):
         assert run("apply", "--into", tmp_path / name).code == 0
         ids.add(git(tmp_path / name, "rev-parse", "HEAD"))
     assert len(ids) == 1
+
+
+def test_the_real_pipeline_selects_the_homes_of_the_series_tests(cache):
+    from vllm_series.gates.tests import pipeline_steps
+    from vllm_series.subjects import read_pipeline
+
+    steps = pipeline_steps(read_pipeline(Repository.bare(cache / "vllm.git"), BASES[0].commit))
+    assert len(steps) > 100
+    # Its CPU step takes the marked ones alone, and the step for the others is commented out.
+    unit = "tests/v1/kv_connector/unit/offloading_connector/test_config.py"
+    for path, text, selected in [
+        ("tests/models/qwen4_exp/test_config.py", "", True),
+        ("tests/models/qwen4_exp/test_ple.py", "", True),
+        ("tests/v1/core/test_kv_cache_planning.py", "", True),
+        ("tests/models/qwen4_exp/test_new.py", "", False),
+        (unit, "", False),
+        (unit, "pytestmark = pytest.mark.cpu_test\n", True),
+    ]:
+        assert any(step.selects(path, text) for step in steps) is selected, path
+
+
+def test_every_patch_leaves_as_a_branch_that_git_am_rebuilds(cache, tmp_path):
+    (tmp_path / ".gitconfig").write_text("[user]\nname = Maria Maintainer\nemail = maria@vllm-ampere.org\n")
+    env = {"VLLM_SERIES_CACHE": str(cache), "VLLM_SERIES_DIR": str(ROOT), "HOME": str(tmp_path)}
+    result = run_here("export", "--no-test", "--json", "--into", tmp_path / "export", env=env)
+    assert result.code in (0, 1), result
+    store, fresh = cache / "vllm.git", tmp_path / "fresh"
+    git(tmp_path, "clone", "--quiet", "--shared", "--branch", BASES[0].ref, str(store), str(fresh))
+    for row in result.document["patches"]:
+        folder = Path(row["folder"])
+        assert {"PULL_REQUEST.md", "SEND.md", "evidence.json"} <= {path.name for path in folder.iterdir()}
+        mailbox = git(store, "format-patch", "--stdout", f"{BASES[0].ref}..{row['branch']}") + "\n"
+        git(fresh, "checkout", "--quiet", "--detach", BASES[0].ref)
+        git(fresh, "am", "--quiet", data=mailbox.encode("utf-8", "surrogateescape"))
+        assert git(fresh, "rev-parse", "HEAD^{tree}") == git(store, "rev-parse", f"{row['branch']}^{{tree}}")
+        for message in git(store, "log", "--format=%B%x00", f"{BASES[0].ref}..{row['branch']}").split("\0")[
+            :-1
+        ]:
+            assert "Patch-Name" not in message
+            assert message.count("Signed-off-by: Maria Maintainer <maria@vllm-ampere.org>") == 1

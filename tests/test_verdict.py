@@ -178,7 +178,7 @@ def test_a_hunk_in_the_wrong_function(cli, clone):
 def test_several_bases_give_the_matrix(cli):
     result = cli("status")
     rows = [line.split() for line in result.out.strip().split("\n")]
-    assert rows[0] == ["patch", "v0.33.0", "v0.32.0"]
+    assert rows[0] == ["patch", "v0.33.0", "v0.32.0", "tests"]
     assert [row[0] for row in rows[1:]] == list(NAMES)
     assert "(variant)" in result.out
     document = cli("status", "--json").document

@@ -129,18 +129,24 @@ def tiny_config(num_layers: int = 24, **overrides: object) -> Qwen4ExpTextConfig
     return Qwen4ExpTextConfig(**(fields | overrides))
 
 
-def write_bf16(folder: Path, config: Qwen4ExpTextConfig, *, seed: int = 0) -> Checkpoint:
+def write_bf16(
+    folder: Path, config: Qwen4ExpTextConfig, *, seed: int = 0, std: float = 0.05, head_std: float = 0.6
+) -> Checkpoint:
     """Write a random bf16 checkpoint with an MTP head.
 
-    Matrices are drawn with a standard deviation of 0.05 (of 0.6 for ``lm_head``, so that greedy
-    tokens are distinct); norms keep their initial values.
+    Args:
+        folder: The folder.
+        config: The model.
+        seed: Of the weights.
+        std: Standard deviation of matrices; norms keep their initial values.
+        head_std: That of ``lm_head``; it makes greedy tokens distinct.
     """
     generator = torch.Generator().manual_seed(seed)
     model = Qwen4ExpForCausalLM(config).to(torch.bfloat16)
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2:
-            std = 0.6 if name.startswith("lm_head") else 0.05
-            parameter.data.normal_(std=std, generator=generator)
+            own = head_std if name.startswith("lm_head") else std
+            parameter.data.normal_(std=own, generator=generator)
     model.save_pretrained(folder, max_shard_size="4MB")
 
     shapes = {name: shape for name, (_, shape) in _read_header(folder).items()}

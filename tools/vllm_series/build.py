@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_series.git import NO_COMMIT, Repository
+from vllm_series.git import NO_COMMIT, Ident, Repository
 from vllm_series.stack import Application
 from vllm_series.tree import File
 
@@ -13,11 +13,22 @@ from vllm_series.tree import File
 BUILD_REF = "refs/vllm-series/build"
 
 
-def commit_stack(repository: Repository, base: str, applications: Sequence[Application]) -> list[str]:
+def commit_stack(
+    repository: Repository,
+    base: str,
+    applications: Sequence[Application],
+    committer: tuple[str, str] | None = None,
+) -> list[str]:
     """Write one commit per application on top of ``base``.
 
     The author and the date of a patch are also the committer's, so that the same series on the same
     base has the same commit ids on every machine.
+
+    Args:
+        repository: Where to write.
+        base: The commit below.
+        applications: The applied patches.
+        committer: Name and e-mail address of another committer; the date stays.
 
     Returns:
         Commit ids in order. :data:`BUILD_REF` names the last one.
@@ -29,10 +40,12 @@ def commit_stack(repository: Repository, base: str, applications: Sequence[Appli
     parent = base
     for mark, application in enumerate(applications, 1):
         patch = application.patch
-        ident = patch.author.raw().encode("utf-8", "surrogateescape")
+        author = patch.author
+        maker = Ident(*committer, author.seconds, author.zone) if committer else author
+        idents = [who.raw().encode("utf-8", "surrogateescape") for who in (author, maker)]
         message = patch.message.encode("utf-8", "surrogateescape")
         out += b"commit %s\nmark :%d\n" % (BUILD_REF.encode(), mark)
-        out += b"author %b\ncommitter %b\n" % (ident, ident)
+        out += b"author %b\ncommitter %b\n" % tuple(idents)
         out += b"data %d\n%b\nfrom %b\n" % (len(message), message, parent.encode())
         # Deletions first: a file may become a folder.
         for path, file in sorted(application.changes.items(), key=lambda item: item[1] is not None):

@@ -486,6 +486,12 @@ class Repository:
         if self.execute("check-ref-format", "--branch", branch).returncode != 0:
             raise UsageError(f"{branch!r} is no branch name", hint="see: git help check-ref-format")
 
+    def remotes(self) -> dict[str, str]:
+        """The remotes' addresses by name."""
+        result = self.execute("config", "--get-regexp", r"^remote\..*\.url$")
+        rows = (line.partition(" ") for line in os.fsdecode(result.stdout).splitlines())
+        return {key.removeprefix("remote.").removesuffix(".url"): url for key, _, url in rows}
+
     def is_shallow(self) -> bool:
         """Whether history is cut off."""
         return (self.common_dir / "shallow").exists()
@@ -571,6 +577,11 @@ class Repository:
             tracked |= set(self.run("ls-files", "-z", "--", *sorted(standing)).split(b"\0"))
         return sorted(found | {path_text(path) for path in standing - tracked})
 
+    def listed_files(self) -> list[str]:
+        """Every file of the working tree that git tracks or does not ignore."""
+        out = self.run("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        return [path_text(path) for path in sorted(set(out.split(b"\0"))) if path]
+
     def _standing(self, path: bytes) -> Iterator[bytes]:
         """Files at ``path``, below it, or in the place of one of its folders."""
         top = os.fsencode(self.work_tree or self.git_dir)
@@ -611,6 +622,23 @@ class Repository:
         with self.pristine() as place:
             return place.run("format-patch", *CANONICAL_OPTIONS, "..".join(ends), config=CANONICAL_CONFIG)
 
+    def diff_of(self, commit: str) -> bytes:
+        """What a commit changed against its parent, in canonical form without its message."""
+        with self.pristine() as place:
+            return place.run(
+                "diff-tree", "--no-commit-id", "-r", "-p", "--full-index", "--binary", "--no-ext-diff",
+                "--no-textconv", commit,
+            )  # fmt: skip
+
+    def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
+        """How the commits of the range ``old`` became those of ``new``; a range is a base and a tip."""
+        with self.pristine() as place:
+            out = place.run(
+                "range-diff", "--no-color", "--no-notes", "--no-ext-diff",
+                "..".join(old), "..".join(new), config=CANONICAL_CONFIG,
+            )  # fmt: skip
+        return out.decode("utf-8", "replace")
+
     def patch_id(self, patch: bytes) -> str:
         """Git's stable patch id of one patch, empty for a patch without changes."""
         out = self.run("patch-id", "--stable", data=patch).decode()
@@ -641,6 +669,37 @@ class Repository:
         return [path_text(row.removeprefix(prefix)) for row in result.stdout.split(b"\0") if row]
 
     # -- writing -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def index_of(self, tree: str) -> Iterator[Index]:
+        """An index with the files of ``tree``, beside the repository's own."""
+        with tempfile.TemporaryDirectory(prefix="vllm-series-index-") as folder:
+            index = Index(self, Path(folder) / "index")
+            index.reset(tree)
+            yield index
+
+    def working_tree(self) -> str:
+        """Write the files as they are, whether committed or not, as a tree; what is ignored stays out."""
+        with tempfile.TemporaryDirectory(prefix="vllm-series-index-") as folder:
+            index = Path(folder) / "index"
+            shutil.copyfile(self.git_dir / "index", index)
+            env = {"GIT_INDEX_FILE": str(index)}
+            self.run("add", "--all", env=env)
+            return self.run("write-tree", env=env).decode().strip()
+
+    def unmerged_paths(self) -> list[str]:
+        """Files with a conflict that nobody has resolved."""
+        out = self.run("diff", "--name-only", "--diff-filter=U", "-z")
+        return [path_text(path) for path in out.split(b"\0") if path]
+
+    def commit_tree(self, tree: str, parent: str, author: Ident, message: str) -> str:
+        """Write a commit with the author as committer; returns its id."""
+        env = {}
+        for role in ("AUTHOR", "COMMITTER"):
+            env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = author.name, author.email
+            env[f"GIT_{role}_DATE"] = f"@{author.seconds} {author.zone}"
+        text = message.encode("utf-8", "surrogateescape")
+        return self.run("commit-tree", "-p", parent, "-F", "-", tree, data=text, env=env).decode().strip()
 
     def fast_import(self, stream: bytes, *, loose: bool = False) -> bytes:
         """Feed ``stream`` to ``git fast-import`` and return what it answered to ``get-mark``.
@@ -759,6 +818,38 @@ class Repository:
         env = {**who, **{key.replace("COMMITTER", "AUTHOR"): value for key, value in who.items()}}
         return self.run("commit-tree", "-p", "HEAD", "-m", "Saved files", tree, env=env).decode().strip()
 
+    def push(self, remote: str, branch: str) -> str:
+        """Push ``branch``, replacing only what this repository has seen there; returns what git said.
+
+        The user's own configuration counts: addresses and credentials stand there.
+
+        Raises:
+            PreconditionError: The remote has refused, or has commits that were not seen here.
+
+        """
+        ref = f"refs/heads/{branch}"
+        command = [f"--git-dir={self.git_dir}", "push", f"--force-with-lease={ref}", remote, f"{ref}:{ref}"]
+        result = _execute(command, user_config=True)
+        if result.returncode != 0:
+            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = next((line.strip() for line in lines if "rejected" in line), _message(result.stderr))
+            raise PreconditionError(
+                f"{branch} was not pushed to {remote}: {reason}",
+                hint=f"look at what is there with: git -C {self.where} fetch {remote}",
+            )
+        return result.stderr.decode("utf-8", "replace").strip()
+
+    def identity(self) -> tuple[str, str] | None:
+        """Name and e-mail address that the user has configured, None if one of them is missing.
+
+        What git would make up from the machine's name is not asked for.
+        """
+        found = []
+        for key in ("user.name", "user.email"):
+            command = [f"--git-dir={self.git_dir}", "config", "--get", key]
+            found.append(_execute(command, user_config=True).stdout.decode("utf-8", "replace").strip())
+        return (found[0], found[1]) if all(found) else None
+
     def switch(self, new: str, branch: str | None) -> None:
         """Bring files and index to the commit ``new``, then ``branch`` and HEAD.
 
@@ -795,6 +886,35 @@ class Repository:
                 folder.rmdir()
             except OSError:
                 return
+
+
+@dataclass(frozen=True)
+class Index:
+    """Files that are being changed, as git objects."""
+
+    repository: Repository
+    path: Path
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"GIT_INDEX_FILE": str(self.path)}
+
+    def reset(self, tree: str) -> None:
+        """Let the files be those of ``tree``."""
+        self.path.unlink(missing_ok=True)
+        self.repository.run("read-tree", tree, env=self._env)
+
+    def apply(self, diff: bytes, *options: str) -> str:
+        """Apply a diff as ``git apply`` does; returns why it cannot be applied, empty if it was.
+
+        A failed attempt with ``--3way`` leaves the index half merged: :meth:`reset` it.
+        """
+        done = self.repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
+        return "" if done.returncode == 0 else _message(done.stderr).removeprefix("error: ")
+
+    def write_tree(self) -> str:
+        """Write the files as a tree; returns its id."""
+        return self.repository.run("write-tree", env=self._env).decode().strip()
 
 
 @dataclass(frozen=True)
@@ -835,6 +955,78 @@ def _committer(who: Ident) -> dict[str, str]:
         "GIT_COMMITTER_EMAIL": who.email,
         "GIT_COMMITTER_DATE": f"@{who.seconds} {who.zone}",
     }
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A mail as ``git am`` reads it; what is not stated is empty.
+
+    Attributes:
+        author: Name.
+        email: Address.
+        date: As written.
+        subject: Without ``[PATCH n/m]``, with any other brackets.
+        body: The message behind the subject.
+        diff: Everything behind the message.
+
+    """
+
+    author: str
+    email: str
+    date: str
+    subject: str
+    body: str
+    diff: bytes
+
+
+def read_mails(mailbox: bytes, *, keep_cr: bool) -> list[Mail]:
+    """The mails of a mailbox, or of one mail without the line that begins a mailbox.
+
+    Args:
+        mailbox: Its bytes.
+        keep_cr: Whether carriage returns belong to the text, and are not the mailbox's line ends.
+
+    Raises:
+        UsageError: git cannot read it.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="vllm-series-mail-") as name:
+        folder = Path(name)
+        options = ["-b", *(["--keep-cr"] if keep_cr else []), f"-o{folder}"]
+        done = _execute(["mailsplit", *options], data=mailbox)
+        if done.returncode != 0:
+            raise UsageError(f"it is no mailbox that git can read: {_message(done.stderr)}")
+        return [_read_mail(folder, path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def _read_mail(folder: Path, mail: bytes) -> Mail:
+    message, diff = folder / "message", folder / "diff"
+    # Without -b the brackets of `[Bugfix] Fix` would go with those of `[PATCH]`.
+    done = _execute(["mailinfo", "-b", "--encoding=UTF-8", str(message), str(diff)], data=mail)
+    if done.returncode != 0:
+        raise UsageError(f"it holds a mail that git cannot read: {_message(done.stderr)}")
+    rows = done.stdout.decode("utf-8", "surrogateescape").splitlines()
+    fields = {key: value for key, _, value in (row.partition(": ") for row in rows)}
+    found = Mail(
+        author=fields.get("Author", ""),
+        email=fields.get("Email", ""),
+        date=fields.get("Date", ""),
+        subject=fields.get("Subject", ""),
+        body=message.read_bytes().decode("utf-8", "surrogateescape").strip("\n"),
+        diff=diff.read_bytes(),
+    )
+    message.unlink()
+    diff.unlink()
+    return found
+
+
+def user_identity() -> tuple[str, str] | None:
+    """Name and address that the user's own git puts into commits, None if it knows none."""
+    found = []
+    for key in ("user.name", "user.email"):
+        done = _execute(["config", "--get", key], user_config=True)
+        found.append(done.stdout.decode("utf-8", "surrogateescape").strip())
+    return (found[0], found[1]) if all(found) else None
 
 
 def merge_file(ours: bytes, base: bytes, theirs: bytes, folder: Path) -> bytes | None:

@@ -7,10 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from vllm_series.dropped import FILE as DROPPED
+from vllm_series.dropped import parse_dropped
 from vllm_series.errors import SeriesError
+from vllm_series.evidence import evidence_path, parse_evidence
+from vllm_series.freshness import State, standings
 from vllm_series.patchfile import MESSAGE_ENDS, Patch, read_patch
 from vllm_series.project import Project
 from vllm_series.refresh import same_change
+from vllm_series.testtable import load_tests
+from vllm_series.tiers import SELECTING
 
 #: Titles that vLLM's pull requests must have.
 TITLE = re.compile(r"(\[[^][]+\])+ +\S.*")
@@ -38,7 +44,8 @@ class Finding:
 
 
 def lint(project: Project) -> list[Finding]:
-    """Check series, patch files, ``base.toml`` and ``status.toml`` against each other."""
+    """Check series, patch files and the TOML files beside them against each other."""
+    """Check series, patch files, facts, tests and evidence against each other."""
     findings: list[Finding] = []
 
     def attempt(where: str, rule: str, read: object) -> bool:
@@ -52,9 +59,12 @@ def lint(project: Project) -> list[Finding]:
     good = attempt("series", "series", lambda: project.series)
     good &= attempt("patches/base.toml", "bases", lambda: project.bases)
     has_status = attempt("patches/status.toml", "status", lambda: project.status)
+    attempt("patches/dropped.toml", "dropped", lambda: _dropped(project))
     if not good:
         return findings
+    attempt("patches/tests.toml", "tests-table", lambda: load_tests(project, SELECTING))
     findings += _files(project)
+    findings += _evidence(project)
     if has_status:
         findings += _status(project)
     plain: dict[str, Patch] = {}
@@ -68,7 +78,7 @@ def lint(project: Project) -> list[Finding]:
             where = f"patches/{file}"
             try:
                 patch = read_patch(project.patch_dir / file, name)
-                findings += (Finding(where, *row) for row in _patch(patch))
+                findings += (Finding(where, *row) for row in patch_findings(patch))
             except SeriesError as error:
                 findings.append(Finding(where, "corrupt", error.message))
                 continue
@@ -80,6 +90,12 @@ def lint(project: Project) -> list[Finding]:
                     Finding(where, "variant", f"does the same as {name}.patch; remove the variant")
                 )
     return findings
+
+
+def _dropped(project: Project) -> None:
+    path = project.patch_dir / DROPPED
+    if path.is_file():
+        parse_dropped(path.read_text("utf-8", "replace"))
 
 
 def _files(project: Project) -> Iterator[Finding]:
@@ -113,6 +129,36 @@ def _status(project: Project) -> Iterator[Finding]:
             yield Finding(where, "retire", f"{name} has no file for some base and no condition says why")
 
 
+def _evidence(project: Project) -> Iterator[Finding]:
+    """Files that are no evidence, or of nothing that is there; stale evidence is no finding."""
+    bases = {base.ref for base in project.bases}
+    for path in sorted((project.patch_dir / "evidence").glob("*")):
+        where = f"patches/evidence/{path.name}"
+        try:
+            binding = parse_evidence(path.read_text("utf-8", "replace"), path.name).binding
+        except SeriesError as error:
+            yield Finding(where, "evidence", error.message)
+            continue
+        if binding.patch not in project.series.names or binding.base not in bases:
+            yield Finding(where, "orphan", f"the series has no {binding.patch} on {binding.base}")
+        elif path != evidence_path(project.patch_dir, binding.patch, binding.base):
+            yield Finding(where, "evidence", f"it is about {binding.patch} on {binding.base}")
+
+
+def stale_evidence(project: Project) -> list[str]:
+    """One line per evidence that says nothing any more.
+
+    No finding: an edit makes evidence stale in the best of directories, and what must not be done with
+    stale evidence is to send a patch, which ``export`` refuses to prepare without a finding.
+    """
+    return [
+        f"the evidence of {name} on {ref} is stale: {found.reason}"
+        for name, row in standings(project).items()
+        for ref, found in row.items()
+        if found.state is State.STALE
+    ]
+
+
 def _needs(where: str, patch: Patch, series: Sequence[str]) -> Iterator[Finding]:
     """A need that has no file for a base is not needed there; its place in the series counts."""
     before = series[: series.index(patch.name)]
@@ -121,7 +167,8 @@ def _needs(where: str, patch: Patch, series: Sequence[str]) -> Iterator[Finding]
             yield Finding(where, "depends-on", f"{need} does not stand before it in the series")
 
 
-def _patch(patch: Patch) -> Iterator[tuple[str, str]]:
+def patch_findings(patch: Patch) -> Iterator[tuple[str, str]]:
+    """Rule and text of every finding on one patch file alone."""
     for text in patch.canonical_findings():
         yield "form", text
     if patch.trailer("Patch-Name") != (patch.name,):

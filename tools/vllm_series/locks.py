@@ -35,17 +35,17 @@ def locked(path: Path, what: str, *, keep: bool = True) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while not _is(path, descriptor):
+                # Its last holder removed it after it was opened here: this lock would lock out nobody.
+                os.close(descriptor)
+                descriptor = _open(path, what)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
             raise PreconditionError(
                 f"{what} is in use by another vllm-series (process {holder})",
                 hint="wait until it has ended, then run the command again",
             ) from None
-        if not _is(path, descriptor):
-            # Its last holder removed it after it was opened here: this lock would lock out nobody.
-            os.close(descriptor)
-            descriptor = _open(path, what)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         git.INHERITED.add(descriptor)
         with suppress(OSError):  # On a full disk the message lacks the number.
             os.ftruncate(descriptor, 0)

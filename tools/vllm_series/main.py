@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from vllm_series import __version__
-from vllm_series.cli import maintain, prove, rebase, upstream, use
+from vllm_series.cli import deploy, edit, maintain, owner, prove, rebase, upstream, use
 from vllm_series.cli.options import CONTEXT
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings=CONTEXT,
 )
-for _group in (use, maintain, rebase, prove, upstream):
+for _group in (use, owner, deploy, maintain, edit, rebase, prove, upstream):
     app.add_typer(_group.app)
 
 

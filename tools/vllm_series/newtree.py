@@ -15,6 +15,11 @@ from vllm_series.interrupt import point_of_no_return
 from vllm_series.store import Store
 
 
+def staging_of(folder: Path) -> Path:
+    """Where a checkout is made, and what a killed run leaves, before it becomes ``folder``."""
+    return folder.with_name(f".{folder.name}.vllm-series.new")
+
+
 @contextmanager
 def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
     """A fresh repository with the release ``ref`` and its tag; it becomes ``folder`` at the end.
@@ -23,7 +28,7 @@ def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
     """
     import git
 
-    staging = folder.with_name(f".{folder.name}.vllm-series.new")
+    staging = staging_of(folder)
     try:
         try:
             shutil.rmtree(staging, ignore_errors=True)

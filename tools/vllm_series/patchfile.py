@@ -242,7 +242,7 @@ def _decode(value: str) -> str:
 
 def _author(headers: dict[str, str], corrupt: Callable[[str], CorruptPatchError]) -> Ident:
     match = _AUTHOR.fullmatch(_decode(headers["from"]))
-    when = _date(headers["date"])
+    when = mail_date(headers["date"])
     if match is None or when is None:
         raise corrupt("its author or date cannot be read")
     name = match[1]
@@ -251,7 +251,7 @@ def _author(headers: dict[str, str], corrupt: Callable[[str], CorruptPatchError]
     return Ident(name, match[2], *when)
 
 
-def _date(value: str) -> tuple[int, str] | None:
+def mail_date(value: str) -> tuple[int, str] | None:
     """Seconds since the epoch and the zone (``+0200``) of a mail date; None if it cannot be read."""
     match = _GIT_DATE.fullmatch(value.strip())
     if match is None or match[2] not in _MONTHS:

@@ -105,6 +105,8 @@ class Prover:
         compare = self._compare(composition, tier, tests) if tier.upstream else None
         if not selectors:
             return partial(_untested, tier.name, compare)
+        if tier.recorded and self.runner.results is None:
+            return partial(_unrecorded, tier.name, selectors)
         with_it = self._tests(composition, composition.tree, tier, selectors, "with it", _passes)
         without_it = self._tests(composition, composition.control_tree, tier, selectors, "without it", _fails)
 
@@ -228,6 +230,12 @@ def _untested(tier: str, compare: _Compare | None) -> Proof:
         return Proof(tier, none, remembered=True)
     compared, runs, known = compare()
     return Proof(tier, compared if compared.verdict.is_no else none, upstream=runs, remembered=known)
+
+
+def _unrecorded(tier: str, selectors: tuple[Selector, ...]) -> Proof:
+    """The proof in a tier whose results have to come from elsewhere, and did not."""
+    reason = "it judges what ran on a GPU machine; name the results.json of ci/gpu.sh with --results"
+    return Proof(tier, Judgement(Verdict.SKIPPED, reason), selectors, remembered=True)
 
 
 def _passes(run: TestRun) -> bool:

@@ -38,6 +38,11 @@ def is_generated(path: str, content: bytes) -> bool:
     )
 
 
+def is_import(repository: Repository, commit: str) -> bool:
+    """Whether a commit was made from a source archive, and so has no history."""
+    return any(found.trailer("Sdist-SHA256") for found in repository.commits(commit, 1))
+
+
 def download(ref: str, folder: Path, known: Base | None, progress: Progress, index: str = "") -> Path:
     """Download the source archive of a release; a verified one that is there is used again.
 

@@ -27,6 +27,7 @@ from threading import Lock
 
 from vllm_series.environment import FILES, MODELS, PYTHON_PATH, Environment
 from vllm_series.errors import UsageError
+from vllm_series.recorded import Results
 from vllm_series.staticrun import find_ruff, lint
 from vllm_series.supervise import Ended, supervise
 from vllm_series.swap import write_file
@@ -136,6 +137,7 @@ class Runner:
         limit: Seconds that one phase of a test may take; None for the tier's.
         fresh: Whether to run what is known already.
         keep: Whether to leave the working folder of each run, with its log.
+        results: What ran on a GPU machine, for the tiers that judge that.
 
     """
 
@@ -145,6 +147,7 @@ class Runner:
     limit: float | None = None
     fresh: bool = False
     keep: bool = False
+    results: Results | None = None
     _kept: list[Path] = field(default_factory=list)
     _begun: dict[tuple[str, bool], Future[_Known]] = field(default_factory=dict)
     _beginning: Lock = field(default_factory=Lock)
@@ -243,6 +246,7 @@ class Runner:
             place.tier.name,
             sorted(place.tier.variables.items()),
             self.environment.digest,
+            self.results.digest if self.results is not None and place.tier.recorded else "",
             _support_digest(),
             list(what),
             extra,
@@ -310,6 +314,7 @@ class Runner:
             "VLLM_SERIES_REPORT": str(work / "report.jsonl"),
             "VLLM_SERIES_FOREIGN": str(work / "foreign.txt"),
             "VLLM_SERIES_LIMIT": str(self._limit(place)),
+            **(self.results.variables(place.tree_id) if self.results and place.tier.recorded else {}),
             **place.tier.variables,
         }
 

@@ -43,6 +43,20 @@ class Series:
         lines.insert(at, f"{name}.patch")
         return Series(tuple(lines))
 
+    def moved(self, name: str, *, before: str | None = None) -> Series:
+        """The series with the line of ``name`` before another patch's, or at the end."""
+        own = next(x for x in self.lines if _name(x) == name)
+        rest = [x for x in self.lines if _name(x) != name]
+        at = next((i for i, x in enumerate(rest) if before and _name(x) == before), len(rest))
+        rest.insert(at, own)
+        return Series(tuple(rest))
+
+    def behind(self, name: str) -> str | None:
+        """The patch that follows ``name``, None if it is the last."""
+        names = self.names
+        at = names.index(name) + 1
+        return names[at] if at < len(names) else None
+
 
 def _name(line: str) -> str:
     entry = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()

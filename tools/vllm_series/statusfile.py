@@ -36,22 +36,32 @@ class Status:
 
     Attributes:
         intent: ``upstream`` (to be proposed), ``hold`` (not yet) or ``never``.
-        state: State of the upstream pull request that solves it: none, open, merged or closed.
+        state: State of the upstream pull request that solves it: none, open, merged or closed. It is the
+            patch's own, else the first of ``prs``; none if neither does.
+        pr: Number of the pull request that was made of this patch, 0 if there is none.
         issues: Numbers of upstream issues.
-        prs: Numbers of upstream pull requests on the same ground.
+        prs: Numbers of other people's pull requests on the same ground.
         differs: How this patch differs from open work on the same ground.
         retire: When the patch is no longer needed.
         note: Anything else, for people.
+        summary: What the patch does for a user, one line.
+        proven: On what it was proven, one line.
+        measured: What was measured beyond the tests, as Markdown for the pull request: machine, versions,
+            figures, and what they do not prove.
 
     """
 
     intent: str = "upstream"
     state: str = "none"
+    pr: int = 0
     issues: tuple[int, ...] = ()
     prs: tuple[int, ...] = ()
     differs: str = ""
     retire: Retire | None = None
     note: str = ""
+    summary: str = ""
+    proven: str = ""
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,8 @@ def _status(name: str, row: object, where: str) -> Status:
 
     if not isinstance(row, dict):
         raise bad("is no table")
-    known = {"intent", "state", "issues", "prs", "differs", "retire", "note"}
+    texts = ("differs", "note", "summary", "proven", "measured")
+    known = {"intent", "state", "pr", "issues", "prs", "retire", *texts}
     unknown = sorted(row.keys() - known)
     if unknown:
         raise bad(f"has the unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")
@@ -121,7 +132,9 @@ def _status(name: str, row: object, where: str) -> Status:
         # `true` is an int to Python.
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             raise bad(f"{key} is no list of numbers")
-    for key in ("differs", "note"):
+    if type(row.get("pr", 0)) is not int:
+        raise bad("pr is no number")
+    for key in texts:
         if not isinstance(row.get(key, ""), str):
             raise bad(f"{key} is no text")
     retire = None
@@ -139,9 +152,9 @@ def _status(name: str, row: object, where: str) -> Status:
     return Status(
         intent=intent,
         state=state,
+        pr=row.get("pr", 0),
         issues=tuple(row.get("issues", ())),
         prs=tuple(row.get("prs", ())),
-        differs=row.get("differs", ""),
         retire=retire,
-        note=row.get("note", ""),
+        **{key: row.get(key, "") for key in texts},
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tiers: in how real an environment a patch is proven.
 
-A tier is a value. One that needs a GPU or an engine will be a row more here, with its own variables, and a
-check of the machine.
+A tier is a value. What needs a GPU is run on a machine that has one (``ci/gpu.sh``), and leaves a file of
+results. The tests of such a tier judge that file, on any machine.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Tier:
         selectors: Whether it runs tests that ``tests.toml`` names; the static tier names none.
         upstream: Whether vLLM's own test files are compared between base and patched tree.
         limit: Seconds that one phase of a test may take.
+        recorded: Whether its tests judge results that come from elsewhere.
 
     """
 
@@ -33,6 +34,7 @@ class Tier:
     selectors: bool = True
     upstream: bool = False
     limit: float = 300.0
+    recorded: bool = False
 
 
 #: vLLM has no platform "empty" that a ``VllmConfig()`` could be made on.
@@ -55,14 +57,23 @@ TIERS = (
     Tier("cpu", "vLLM's tests in pure Python", {**_CPU, **_NO_GPU}, upstream=True),
     Tier("interpret", "GPU kernels in Triton's interpreter", _KERNELS),
     Tier("compile", "GPU kernels compiled ahead of time", _KERNELS, limit=1800.0),
+    Tier("gpu", "GPU kernels on a GPU", {**_CPU, **_NO_GPU}, recorded=True),
+    Tier("engine", "a vLLM engine on one GPU", {**_CPU, **_NO_GPU}, recorded=True),
+    Tier("pp", "a vLLM engine with pipeline stages", {**_CPU, **_NO_GPU}, recorded=True),
 )
 
 #: The tiers that ``tests.toml`` may name.
 SELECTING = tuple(tier.name for tier in TIERS if tier.selectors)
+#: The tiers that judge recorded results.
+RECORDED = tuple(tier.name for tier in TIERS if tier.recorded)
 
 
-def choose(names: Sequence[str] | None) -> tuple[Tier, ...]:
-    """The tiers of that name, in their own order; all for None.
+def choose(names: Sequence[str] | None, *, results: bool = False) -> tuple[Tier, ...]:
+    """The tiers of that name, in their own order.
+
+    Args:
+        names: None for all that can be had: with recorded results, those that judge them; without, the rest.
+        results: Whether there are recorded results.
 
     Raises:
         UsageError: There is no such tier.
@@ -72,4 +83,4 @@ def choose(names: Sequence[str] | None) -> tuple[Tier, ...]:
     for name in names or ():
         if name not in known:
             raise UsageError(f"there is no tier {name}", hint=f"tiers: {', '.join(known)}")
-    return tuple(tier for tier in TIERS if not names or tier.name in names)
+    return tuple(tier for tier in TIERS if (tier.name in names if names else tier.recorded == results))

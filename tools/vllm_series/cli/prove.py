@@ -31,7 +31,8 @@ def prove(
         typer.Option(
             "--tier",
             metavar="TIER",
-            help="static, cpu, interpret or compile; again for more. Default: all that a patch has tests in.",
+            help="static, cpu, interpret or compile; gpu, engine or pp with --results. Again for more. "
+            "Default: all that a patch has tests in.",
             show_default=False,
         ),
     ] = None,
@@ -70,14 +71,23 @@ def prove(
         Optional[Path],  # noqa: UP045
         typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
     ] = None,
+    results: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="What ci/gpu.sh wrote on a machine with a GPU; the tiers gpu, engine and pp judge it.",
+            show_default=False,
+        ),
+    ] = None,
     index: Index = "",
     series_dir: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Prove patches: their tests pass with them and fail without them, and vLLM's get no worse.
 
-    Needs no GPU. Results are kept by content, so only what has changed is run again. Exit 1 means a failure,
-    6 that something was skipped where a run was demanded.
+    Needs no GPU: what ran on one is judged from its results. Results are kept by content, so only what has
+    changed is run again. Exit 1 means a failure, 6 that something was skipped where a run was demanded.
     """
     from vllm_series.commands.test import TestOptions
     from vllm_series.commands.test import test as command
@@ -95,13 +105,14 @@ def prove(
         time_limit=time_limit,
         jobs=jobs,
         junit=junit,
+        results=results,
         index=index,
     )
     dispatch("test", as_json, lambda out: command(out, series_dir, options))
 
 
 environments = typer.Typer(
-    help="The Python environment of vLLM's tests: made in the cache folder, without a GPU.",
+    help="The Python environment of vLLM's tests: made in the cache folder, or packed for a GPU machine.",
     no_args_is_help=True,
     context_settings=CONTEXT,
 )
@@ -145,3 +156,53 @@ def env_remove(
     from vllm_series.commands.env import remove as command
 
     dispatch("env remove", as_json, lambda out: command(out, every))
+
+
+@environments.command("pack")
+def env_pack(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the archive.")],
+    wheels: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--wheels",
+            metavar="FOLDER",
+            help="Where wheels are, and downloads go. Default: in the cache.",
+            show_default=False,
+        ),
+    ] = None,
+    onto: Annotated[
+        str,
+        typer.Option("--onto", metavar="REF", help="Release. Default: the pinned one.", show_default=False),
+    ] = "",
+    architecture: Annotated[
+        int, typer.Option("--arch", metavar="NN", min=70, help="Of the GPU: 86 for a 3090, 90 for an H200.")
+    ] = 90,
+    part_size: Annotated[
+        int, typer.Option("--part-size", metavar="MB", min=1, help="Largest size of a part.")
+    ] = 60,
+    index: Index = "",
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Pack trees, wheels and tests for a GPU machine without a package index.
+
+    Python, PyTorch with CUDA, Triton and transformers must be there. Of vLLM's compiled libraries only the
+    code for one architecture is packed.
+    """
+    from vllm_series.commands.env import PackOptions
+    from vllm_series.commands.env import pack as command
+
+    options = PackOptions(folder, wheels, onto, architecture, part_size * 1_000_000, index)
+    dispatch("env pack", as_json, lambda out: command(out, series_dir, options))
+
+
+@environments.command("unpack")
+def env_unpack(
+    parts: Annotated[Path, typer.Argument(metavar="PARTS", help="The folder that env pack made.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to unpack into.")],
+    as_json: Json = False,
+) -> None:
+    """Unpack an archive; where vllm-series is not installed: python3 PARTS/unpack.py PARTS FOLDER."""
+    from vllm_series.commands.env import unpack as command
+
+    dispatch("env unpack", as_json, lambda out: command(out, parts, folder))

@@ -106,9 +106,34 @@ def fetch(
     dispatch("fetch", as_json, lambda out: command(out, series_dir, refs, index))
 
 
-@app.command(rich_help_panel=USE)
-def doctor(vllm: Clone = None, series_dir: Folder = None, as_json: Json = False) -> None:
-    """Check this machine: git, disk, cache, network, the patch directory, a checkout."""
+@app.command(rich_help_panel=USE, context_settings={"ignore_unknown_options": True})
+def doctor(
+    arguments: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(
+            metavar="[ARGS]", help="With --serve: what stands behind vllm serve.", show_default=False
+        ),
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Check a start of vllm serve instead, in this folder and environment."),
+    ] = False,
+    vllm: Clone = None,
+    series_dir: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Check this machine: git, disk, cache, network, the patch directory, a checkout.
+
+    With --serve: driver, cards, memory, checkpoint, flags and variables, and whether the vLLM about to run
+    has the patches that the start needs. Exit 1 if something stops it.
+    """
+    if serve:
+        from vllm_series.commands.doctor_serve import doctor_serve
+
+        dispatch("doctor", as_json, lambda out: doctor_serve(out, series_dir, vllm, arguments or []))
+        return
+    if arguments:
+        raise typer.BadParameter(f"{arguments[0]}: doctor takes arguments with --serve alone")
     from vllm_series.commands.doctor import doctor as command
 
     dispatch("doctor", as_json, lambda out: command(out, series_dir, vllm))

@@ -50,32 +50,40 @@ def apply(out: Output, series_dir: Path | None, options: ApplyOptions) -> int:
     ref = options.onto or project.pinned.ref
     release = bring(out, project, store, ref, options.index)
     folder = (options.into or Path(f"vllm-{ref.removeprefix('v')}")).resolve()
-    if folder.is_dir() and any(folder.iterdir()):
-        options = replace(options, branch=options.branch or BRANCH)
-        return _to_checkout(out, project, store, options, folder, base=release.commit)
-    return _to_new_folder(out, project, store, options, folder, ref)
+    if not _filled(folder):
+        code = _to_new_folder(out, project, store, options, folder, ref)
+        if code is not None:
+            return code
+    options = replace(options, branch=options.branch or BRANCH)
+    return _to_checkout(out, project, store, options, folder, base=release.commit)
+
+
+def _filled(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _to_new_folder(
     out: Output, project: Project, store: Store, options: ApplyOptions, folder: Path, ref: str
-) -> int:
+) -> int | None:
+    """Make the checkout; None if another run has made it meanwhile."""
     if folder.exists() and not folder.is_dir():
         raise PreconditionError(f"{folder} is a file", hint="name a new folder with --into")
     commit = store.repository.commit(f"refs/tags/{ref}")
     target = Target.of(project, store.repository, commit)
     plan = make_plan(project, target, options.names, three_way=options.three_way, store=store)
-    describe(out, plan)
     checked = check_compiles(final_changes(plan), store.folder)
-    if options.dry_run:
-        return finish(out, plan, checked, folder, None, "dry run", options.branch or BRANCH)
     branch = options.branch or BRANCH
-    with (
-        locked(folder.parent / f".{folder.name}.vllm-series.lock", str(folder), keep=False),
-        new_checkout(store, ref, folder) as staging,
-    ):
-        commits = commit_stack(staging, commit, plan.applications)
-        staging.switch(commits[-1] if commits else commit, branch)
-        drop_build_ref(staging)
+    if options.dry_run:
+        describe(out, plan)
+        return finish(out, plan, checked, folder, None, "dry run", branch)
+    with locked(folder.parent / f".{folder.name}.vllm-series.lock", str(folder), keep=False):
+        if _filled(folder):
+            return None
+        describe(out, plan)
+        with new_checkout(store, ref, folder) as staging:
+            commits = commit_stack(staging, commit, plan.applications)
+            staging.switch(commits[-1] if commits else commit, branch)
+            drop_build_ref(staging)
     return finish(out, plan, checked, folder, commits, "made", branch)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vllm_series.errors import EXIT_NO, EXIT_OK
-from vllm_series.lint import lint
+from vllm_series.lint import lint, stale_evidence
 from vllm_series.output import Output, plural
 from vllm_series.project import find_project
 
@@ -17,6 +17,9 @@ def check(out: Output, series_dir: Path | None) -> int:
     findings = lint(project)
     for finding in findings:
         out.say(f"{finding.where}: [{finding.rule}] {finding.text}")
+    if not any(finding.rule in ("series", "bases") for finding in findings):
+        for line in stale_evidence(project):
+            out.warn(line)
     if findings:
         out.note(f"{plural(len(findings), 'finding')} in {project.root}")
     else:

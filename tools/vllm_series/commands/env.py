@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_series import environment
 from vllm_series.environment import Environment
-from vllm_series.errors import EXIT_NO, EXIT_OK, EnvironmentFaultError
+from vllm_series.errors import EXIT_NO, EXIT_OK, EnvironmentFaultError, PreconditionError
 from vllm_series.output import Output, plural
 from vllm_series.store import cache_folder
 
@@ -89,3 +90,66 @@ def _finish(out: Output, found: Environment, state: str) -> int:
         rows.append(("named by", environment.ENVIRONMENT_VARIABLE))
     out.table(("environment", ""), rows)
     return out.finish(EXIT_OK, state=state, folder=str(found.folder), **found.document())
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """The arguments of ``env pack``, as documented on the command line."""
+
+    folder: Path
+    wheels: Path | None
+    onto: str
+    architecture: int
+    part_size: int
+    index: str = ""
+
+
+def pack(out: Output, series_dir: Path | None, options: PackOptions) -> int:
+    """Pack the trees and the environment of the GPU tiers."""
+    from vllm_series import packplan
+    from vllm_series.commands.fetch import bring
+    from vllm_series.pack import Contents, write_pack
+    from vllm_series.plan import Target
+    from vllm_series.project import find_project
+    from vllm_series.store import Store
+    from vllm_series.testtable import load_tests
+    from vllm_series.tiers import SELECTING
+
+    project = find_project(series_dir)
+    if project.installed:
+        raise PreconditionError(
+            "this copy is installed, and has no tests to pack",
+            hint="work in a checkout of this project, or name one with --series-dir",
+        )
+    ref = options.onto or project.pinned.ref
+    store = Store.default()
+    target = Target.of(project, store.repository, bring(out, project, store, ref, options.index).commit)
+    trees = packplan.roles(project, target, load_tests(project, SELECTING))
+    release = target.release or ref
+    folder = options.wheels or store.folder / "wheels"
+    out.note(f"looking for wheels in {folder}")
+    vllm, others = packplan.wheels(folder, release)
+    out.note(f"packing {plural(len(trees), 'tree')} and {plural(len(others), 'package')}; this takes minutes")
+    base = store.repository.trees([target.commit])[0]
+    contents = Contents(
+        release, store.repository, base, trees, vllm, others, project.root, options.architecture
+    )
+    parts = write_pack(contents, options.folder.absolute(), options.part_size)
+    total = sum(path.stat().st_size for path in parts)
+    out.table(("role", "tree"), [(role, tree[:12]) for role, tree in trees.items()])
+    out.say(f"{options.folder}: {plural(len(parts), 'part')}, {total / 1e6:.1f} MB")
+    out.say(f"there: python3 {options.folder.name}/unpack.py {options.folder.name} FOLDER")
+    return out.finish(EXIT_OK, release=release, trees=trees, parts=[path.name for path in parts], bytes=total)
+
+
+def unpack(out: Output, parts: Path, folder: Path) -> int:
+    """Unpack what :func:`pack` packed."""
+    from vllm_series.unpack import UnpackError
+    from vllm_series.unpack import unpack as extract
+
+    try:
+        place = extract(parts, folder.absolute(), out.note)
+    except UnpackError as error:
+        raise EnvironmentFaultError(str(error)) from None
+    out.say(f"unpacked into {place}; run: bash {place}/project/ci/gpu.sh {place} RESULTS-FOLDER")
+    return out.finish(EXIT_OK, folder=str(place))

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_series.checkout import read_stack
 from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK
+from vllm_series.freshness import Standing, in_short, standing
 from vllm_series.git import Repository
 from vllm_series.output import Output, plural
 from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.store import Store
 from vllm_series.verdict import HunkVerdict, PatchVerdict, judge
+
+#: The evidence by patch and target.
+_Tests = Mapping[str, Mapping[str, Standing]]
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,14 @@ def status(out: Output, series_dir: Path | None, options: StatusOptions) -> int:
     store = Store.default()
     targets = _targets(out, project, store, options)
     judged = [(ref, target, judge(project, target, store)) for ref, target in targets]
+    tests = _standings(project, targets)
     if len(judged) == 1:
-        _print_one(out, *judged[0], options.hunks)
+        _print_one(out, *judged[0], options.hunks, tests)
     else:
-        _print_matrix(out, judged)
+        _print_matrix(out, judged, tests)
         if options.hunks:
             for row in judged:
-                _print_one(out, *row, True)
+                _print_one(out, *row, True, tests)
     strayed = [
         (ref, patch, hunk)
         for ref, _, patches in judged
@@ -59,7 +64,7 @@ def status(out: Output, series_dir: Path | None, options: StatusOptions) -> int:
     return out.finish(
         EXIT_NO if failed else EXIT_OK,
         root=str(project.root),
-        bases=[_document(ref, target, patches) for ref, target, patches in judged],
+        bases=[_document(ref, target, patches, tests) for ref, target, patches in judged],
     )
 
 
@@ -84,12 +89,23 @@ def _targets(out: Output, project: Project, store: Store, options: StatusOptions
     ]
 
 
-def _print_matrix(out: Output, judged: Sequence[tuple[str, Target, list[PatchVerdict]]]) -> None:
+def _standings(project: Project, targets: Sequence[tuple[str, Target]]) -> _Tests:
+    """The evidence of every patch on those targets that are supported bases."""
+    bases = [(ref, base) for ref, target in targets for base in project.bases if base.commit == target.commit]
+    return {
+        name: {ref: standing(project, name, base) for ref, base in bases} for name in project.series.names
+    }
+
+
+def _print_matrix(
+    out: Output, judged: Sequence[tuple[str, Target, list[PatchVerdict]]], tests: _Tests
+) -> None:
     names = [patch.name for patch in judged[0][2]]
     rows = [
-        (name, *(_cell(patches[number]) for _, _, patches in judged)) for number, name in enumerate(names)
+        (name, *(_cell(patches[number]) for _, _, patches in judged), in_short(tests[name]))
+        for number, name in enumerate(names)
     ]
-    out.table(("patch", *(ref for ref, _, _ in judged)), rows)
+    out.table(("patch", *(ref for ref, _, _ in judged), "tests"), rows)
 
 
 def _cell(patch: PatchVerdict) -> str:
@@ -97,17 +113,21 @@ def _cell(patch: PatchVerdict) -> str:
     return f"{patch.verdict}{variant}"
 
 
-def _print_one(out: Output, ref: str, target: Target, patches: Sequence[PatchVerdict], hunks: bool) -> None:
+def _print_one(
+    out: Output, ref: str, target: Target, patches: Sequence[PatchVerdict], hunks: bool, tests: _Tests
+) -> None:
     out.say(f"{ref}: vLLM {target.label}, patch files for {target.serving.ref}")
     rows = []
     for patch in patches:
         evidence = patch.evidence
         if patch.candidates:
             evidence += f"; candidates: {', '.join(patch.candidates)}"
-        rows.append((patch.name, patch.verdict.value, patch.file or "-", evidence))
+        tested = tests[patch.name].get(ref)
+        told = tested.text if tested is not None else "-"
+        rows.append((patch.name, patch.verdict.value, patch.file or "-", told, evidence))
         if hunks:
-            rows += [("", f"  {_hunk_state(h)}", "", _hunk_place(h)) for h in patch.hunks]
-    out.table(("patch", "verdict", "file", "evidence"), rows)
+            rows += [("", f"  {_hunk_state(h)}", "", "", _hunk_place(h)) for h in patch.hunks]
+    out.table(("patch", "verdict", "file", "tests", "evidence"), rows)
 
 
 def _hunk_state(hunk: HunkVerdict) -> str:
@@ -123,7 +143,7 @@ def _hunk_place(hunk: HunkVerdict) -> str:
     return where
 
 
-def _document(ref: str, target: Target, patches: Sequence[PatchVerdict]) -> dict[str, object]:
+def _document(ref: str, target: Target, patches: Sequence[PatchVerdict], tests: _Tests) -> dict[str, object]:
     return {
         "ref": ref,
         "commit": target.commit,
@@ -135,6 +155,7 @@ def _document(ref: str, target: Target, patches: Sequence[PatchVerdict]) -> dict
                 "file": patch.file,
                 "verdict": patch.verdict.value,
                 "evidence": patch.evidence,
+                "tests": found.document() if (found := tests[patch.name].get(ref)) is not None else None,
                 "candidates": list(patch.candidates),
                 "hunks": [
                     {

@@ -24,12 +24,13 @@ from vllm_series.plan import Target
 from vllm_series.project import Project, find_project
 from vllm_series.proof import Judgement, Verdict, demanded, exit_code
 from vllm_series.prove import Listener, Proof, Prover
+from vllm_series.recorded import Results, read_results
 from vllm_series.runner import Runner
 from vllm_series.store import Store
 from vllm_series.swap import write_file
 from vllm_series.testreport import Outcome, Test, TestRun
 from vllm_series.testtable import TestTable, load_tests
-from vllm_series.tiers import SELECTING, Tier, choose
+from vllm_series.tiers import RECORDED, SELECTING, Tier, choose
 from vllm_series.trees import Trees
 from vllm_series.workers import Workers, usable_cpus
 
@@ -56,6 +57,7 @@ class TestOptions:
     time_limit: float | None = None
     jobs: int | None = None
     junit: Path | None = None
+    results: Path | None = None
     index: str = ""
 
     @property
@@ -81,25 +83,62 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
     """Prove patches: their tests pass with them and fail without them."""
     project = find_project(series_dir)
     chosen = project.known(options.names)
-    tiers, mode = choose(options.tiers), options.mode
+    results = read_results(options.results) if options.results is not None else None
+    tiers, mode = choose(options.tiers, results=results is not None), options.mode
     if options.record and project.installed:
         raise PreconditionError("--record writes into patches/, and this copy is installed", hint=_CHECKOUT)
     if options.every_base and options.onto:
         raise UsageError("--all and --onto exclude each other", hint="--all means every supported base")
     refs = options.onto or tuple(b.ref for b in project.bases[: None if options.every_base else 1])
-    table = load_tests(project, SELECTING)
     names = [name for name in project.series.names if name in chosen]
     store = Store.default()
     targets = [(ref, _target(out, project, store, ref, options.index)) for ref in refs]
+    proofs = run_proofs(out, project, store, targets, names, options, results)
+    rows, environment = proofs.rows, proofs.environment
+    if options.record:
+        for row in rows:
+            _record(out, project, environment, results, row, mode)
+    if options.junit is not None:
+        write_file(options.junit.absolute(), junit.render(_suites(rows)))
+    return _finish(out, options, environment, rows, tiers, proofs.kept)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What :func:`run_proofs` has found, in which environment, and the working folders that it left."""
+
+    rows: tuple[Row, ...]
+    environment: Environment
+    kept: tuple[Path, ...] = ()
+
+
+def run_proofs(
+    out: Output,
+    project: Project,
+    store: Store,
+    targets: Sequence[tuple[str, Target]],
+    names: Sequence[str],
+    options: TestOptions,
+    results: Results | None = None,
+) -> Proofs:
+    """Prove patches on bases that lie in one repository; ``results`` are those of a GPU machine."""
+    table = load_tests(project, SELECTING)
+    tiers, mode = choose(options.tiers, results=results is not None), options.mode
     environment = provide(out, store.folder)
     with locked(store.folder / "test.lock", f"the test cache {store.folder}"), _live(out) as live:
-        trees = Trees(store.folder / "trees", store.repository, environment.interpreter)
+        trees = Trees(store.folder / "trees", targets[0][1].repository, environment.interpreter)
         jobs = options.jobs or usable_cpus()
         many = len(targets) * len(names) * len(tiers)
         # A proof waits for its runs in a thread that takes no worker from them.
         with ThreadPoolExecutor(max(many, 1)) as waiting, Workers(jobs) as workers:
             runner = Runner(
-                environment, store.folder, workers, options.time_limit, options.fresh, options.keep
+                environment,
+                store.folder,
+                workers,
+                options.time_limit,
+                options.fresh,
+                options.keep,
+                results,
             )
             begun = [
                 _begin(live, project, trees, runner, waiting, table, tiers, mode, ref, target, name)
@@ -111,12 +150,7 @@ def test(out: Output, series_dir: Path | None, options: TestOptions) -> int:
                 rows.append(finish())
                 _report(out, rows[-1], tiers)
         trees.prune(keep=[row.composition.base_tree for row in rows if row.composition])
-    if options.record:
-        for row in rows:
-            _record(out, project, environment, row, mode)
-    if options.junit is not None:
-        write_file(options.junit.absolute(), junit.render(_suites(rows)))
-    return _finish(out, options, environment, rows, tiers, runner.kept)
+    return Proofs(tuple(rows), environment, runner.kept)
 
 
 _CHECKOUT = "work in a checkout of this project, or name one with --series-dir"
@@ -235,7 +269,14 @@ def _suites(rows: Sequence[Row]) -> list[junit.Suite]:
     ]
 
 
-def _record(out: Output, project: Project, environment: Environment, row: Row, mode: Mode) -> None:
+def _record(
+    out: Output,
+    project: Project,
+    environment: Environment,
+    results: Results | None,
+    row: Row,
+    mode: Mode,
+) -> None:
     if row.composition is None:
         return
     patch = row.composition.application.patch
@@ -246,7 +287,12 @@ def _record(out: Output, project: Project, environment: Environment, row: Row, m
     for proof in row.proofs:
         if proof.judgement.verdict is Verdict.NO_TESTS:
             continue
-        entry = _entry(environment, row, row.composition, proof, mode)
+        recorded = results if proof.tier in RECORDED else None
+        if proof.judgement.verdict is Verdict.SKIPPED and proof.tier in RECORDED:
+            continue  # What an earlier machine has shown stands.
+        entry = proof_entry(environment, row, row.composition, proof, mode)
+        if recorded is not None:
+            entry |= {"environment": recorded.document(), "date": recorded.date}
         before = known.tiers.get(proof.tier) if known and not stale(known.binding, binding) else None
         if proof.remembered and before is not None and {**before, "date": ""} == {**entry, "date": ""}:
             entry = dict(before)
@@ -255,9 +301,10 @@ def _record(out: Output, project: Project, environment: Environment, row: Row, m
         out.note(f"recorded {record(project.patch_dir, binding, entries)}")
 
 
-def _entry(
+def proof_entry(
     environment: Environment, row: Row, composition: Composition, proof: Proof, mode: Mode
 ) -> dict[str, object]:
+    """A proof as an entry of an evidence file."""
     flag = {Mode.SERIES: "", Mode.EACH: " --each", Mode.PREFIX: " --prefix"}[mode]
     entry: dict[str, object] = {
         "outcome": proof.judgement.verdict.value,
@@ -313,7 +360,9 @@ def _finish(
     verdicts = {
         f"{row.name}@{row.ref}": {proof.tier: proof.judgement.verdict for proof in row.proofs} for row in rows
     }
-    counted = demanded(verdicts, names_given=options.names is not None, tiers_given=options.tiers is not None)
+    counted = demanded(
+        verdicts, names_given=options.names is not None, tiers_given=bool(options.tiers or options.results)
+    )
     code = exit_code(counted)
     for row in rows:
         if row.composition is not None and row.composition.dropped:
