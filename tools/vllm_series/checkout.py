@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from vllm_series.errors import PreconditionError
 from vllm_series.git import NO_COMMIT, CommitInfo, Repository, blob_id, path_bytes
 from vllm_series.interrupt import point_of_no_return
 from vllm_series.locks import locked
+from vllm_series.moves import Move, remember
 from vllm_series.swap import write_file
 
 NAME_TRAILER = "Patch-Name"
@@ -34,6 +36,8 @@ class Journal:
         branch: The branch to be on afterwards, None for a detached HEAD.
         branch_old: Where that branch pointed, None if it did not exist.
         paths: Every path that changes.
+        verb: The command.
+        head: The branch that was checked out before, None for a detached HEAD.
 
     """
 
@@ -42,6 +46,13 @@ class Journal:
     branch: str | None
     branch_old: str | None
     paths: tuple[str, ...]
+    verb: str = ""
+    head: str | None = None
+
+    @property
+    def move(self) -> Move:
+        """What is remembered of it."""
+        return Move(self.verb, self.old, self.new, self.head, self.branch, self.branch_old, int(time.time()))
 
 
 def _journal_path(repository: Repository) -> Path:
@@ -100,6 +111,8 @@ def recover(repository: Repository) -> str | None:
                 [(f"refs/heads/{journal.branch}", journal.branch_old or NO_COMMIT, journal.new)],
                 "vllm-series: take back an interrupted move",
             )
+    if done:
+        remember(repository, journal.move)
     path.unlink()
     text = "finished" if done else "taken back"
     return f"{text}; files edited since were put into {saved}" if saved else text
@@ -168,6 +181,8 @@ def move(repository: Repository, new: str, branch: str | None, reason: str) -> l
         branch=branch,
         branch_old=repository.find_commit(f"refs/heads/{branch}") if branch else None,
         paths=tuple(paths),
+        verb=reason.removeprefix("vllm-series "),
+        head=repository.head_branch(),
     )
     write_file(_journal_path(repository), json.dumps(asdict(journal)).encode())
     try:
@@ -177,6 +192,8 @@ def move(repository: Repository, new: str, branch: str | None, reason: str) -> l
         done = recover(repository)
         if done is None or not done.startswith("finished"):
             raise
+    else:
+        remember(repository, journal.move)
     _journal_path(repository).unlink(missing_ok=True)
     return paths
 

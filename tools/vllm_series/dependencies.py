@@ -8,6 +8,7 @@ by applying subsets of the series.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from vllm_series.errors import UsageError
 from vllm_series.patchfile import Patch
@@ -112,4 +113,52 @@ def dependents(needs: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict
             if cause is not None:
                 found[name] = cause
                 grown = True
+    return found
+
+
+@dataclass(frozen=True)
+class OrderMatters:
+    """Two patches neither of which needs the other, and which still do not commute."""
+
+    first: str
+    second: str
+    problem: str
+
+
+def order_matters(
+    snapshot: Snapshot, patches: Sequence[Patch], needs: Mapping[str, Sequence[str]]
+) -> list[OrderMatters]:
+    """Every pair of patches that should commute and does not.
+
+    Patches on different files commute. Of the others each pair is applied in both orders, on top of
+    what either of them needs.
+    """
+    found = []
+    by_name = {patch.name: patch for patch in patches}
+    for number, second in enumerate(patches):
+        for first in patches[:number]:
+            below = closure(needs, [second.name, first.name])
+            apart = not {first.name} & closure(needs, [second.name]).keys() and first.paths & second.paths
+            if not apart:
+                continue
+            common = [by_name[name] for name in by_name if name in below]
+            one, there = apply_all(snapshot, [*common, first, second])
+            two, here = apply_all(snapshot, [*common, second, first])
+            failed = next((a for a in (*one, *two) if not a.ok), None)
+            if failed is not None:
+                found.append(OrderMatters(first.name, second.name, failed.first_problem()))
+                continue
+            other = sorted(p for p in first.paths | second.paths if there.get(p) != here.get(p))
+            if other:
+                problem = f"{other[0]} differs with the order"
+                found.append(OrderMatters(first.name, second.name, problem))
+    return found
+
+
+def reduced(needs: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """The needs without those that another need brings along."""
+    found = {}
+    for name, wanted in needs.items():
+        brought = {n for need in wanted for n in closure(needs, [need])}
+        found[name] = tuple(need for need in wanted if need not in brought)
     return found

@@ -470,6 +470,10 @@ class Repository:
         """Whether ``newer`` has ``older`` in its history."""
         return self.execute("merge-base", "--is-ancestor", older, newer).returncode == 0
 
+    def share_history(self, one: str, other: str) -> bool:
+        """Whether two commits have a common ancestor."""
+        return self.execute("merge-base", one, other).returncode == 0
+
     def is_published(self, commit: str) -> bool:
         """Whether a tag or a remote's branch has ``commit``, so that moving a branch does not lose it."""
         found = self.run(
@@ -655,9 +659,10 @@ class Repository:
         rows = self.run("patch-id", "--stable", data=log).decode().split("\n")
         return {row.split(" ")[0]: row.split(" ")[1] for row in rows if row}
 
-    def files_with(self, commit: str, text: bytes) -> list[str]:
-        """Files of ``commit`` that hold ``text`` in one line."""
-        result = self.execute("grep", "--no-color", "-l", "-z", "-F", "-I", "-e", text, commit, "--")
+    def files_with(self, commit: str, texts: Iterable[bytes]) -> list[str]:
+        """Files of ``commit`` that hold one of ``texts`` in one line."""
+        patterns = [word for text in texts for word in (b"-e", text)]
+        result = self.execute("grep", "--no-color", "-l", "-z", "-F", "-I", *patterns, commit, "--")
         if result.returncode > 1:
             raise GitError(f"git grep failed in {self.where}: {_message(result.stderr)}")
         prefix = f"{commit}:".encode()

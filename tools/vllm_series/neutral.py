@@ -165,11 +165,14 @@ def compare_trees(
     rest: list[Difference] = []
     for path in sorted(theirs.keys() | ours.keys()):
         one, two = theirs[path], ours[path]
-        for (sign, content), count in ((one - two) + (two - one)).items():
-            if content.strip() in own[path] or not content.strip():
-                explained += count
-            else:
-                rest.append(Difference(path, sign + content.decode("utf-8", "replace").rstrip("\n")))
+        beyond = (one - two) + (two - one)
+        foreign = [line for line in beyond if line[1].strip() and line[1].strip() not in own[path]]
+        if foreign and own[path]:
+            # Around other lines git may show a kept line as removed and added: then it cancels out.
+            foreign = [line for line in foreign if _net(one, line[1]) != _net(two, line[1])]
+        explained += beyond.total() - sum(beyond[line] for line in foreign)
+        for sign, content in foreign:
+            rest.append(Difference(path, sign + content.decode("utf-8", "replace").rstrip("\n")))
     odd = sorted({difference.path for difference in rest})
     files = [repository.entries(commit, odd) for commit in (*bases, *results)]
     contents = repository.objects({e.oid for side in files for e in side.values() if e.kind == "blob"})
@@ -183,6 +186,10 @@ def _by_path(changes: Iterable[LineChange]) -> dict[str, Counter[tuple[str, byte
     for change in changes:
         found[change.path].update(change.lines)
     return found
+
+
+def _net(lines: Counter[tuple[str, bytes]], content: bytes) -> int:
+    return lines["+", content] - lines["-", content]
 
 
 def _content(side: Mapping[str, TreeEntry], path: str, contents: Mapping[str, bytes]) -> bytes:

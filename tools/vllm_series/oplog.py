@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from vllm_series.build import quote_path
 from vllm_series.errors import PreconditionError
@@ -273,10 +274,25 @@ def happened(operations: Sequence[Operation], tree: str) -> list[Operation]:
     return found
 
 
-def replay(operations: Sequence[Operation]) -> tuple[list[Operation], list[Operation]]:
+class Recorded(Protocol):
+    """What can be undone: ``count`` says how many others it took back or did again."""
+
+    @property
+    def verb(self) -> str:
+        """The command."""
+
+    @property
+    def count(self) -> int:
+        """0 if it is no ``undo`` or ``redo``."""
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+def replay(operations: Sequence[R]) -> tuple[list[R], list[R]]:
     """Which operations are in effect, and which are undone, the next one to redo last."""
-    done: list[Operation] = []
-    undone: list[Operation] = []
+    done: list[R] = []
+    undone: list[R] = []
     for operation in operations:
         if operation.verb == "undo":
             undone += [done.pop() for _ in range(operation.count)]

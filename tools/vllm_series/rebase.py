@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
+from vllm_series.bases import version_of
 from vllm_series.build import drop_build_ref
 from vllm_series.checkout import NAME_TRAILER
 from vllm_series.errors import AnswerNoError, PreconditionError, UsageError
@@ -31,7 +32,7 @@ from vllm_series.rebaseplace import (
     require_resolved,
     stack_of,
 )
-from vllm_series.rebasestate import Carried, RebaseState, read_state
+from vllm_series.rebasestate import Carried, Paused, RebaseState, read_state
 from vllm_series.rebasing import Carry, Step, advance, commit_series, snapshot_of
 from vllm_series.refresh import export, same_change
 from vllm_series.store import Store
@@ -149,9 +150,10 @@ class Session:
             return Outcome(state, notes=[f"the series was on {state.ref} already"])
         self._require_untouched(state)
         carry, outcome = self._carry(state), Outcome(state)
-        if state.paused is not None and not self._is_prepared(carry, outcome):
-            return outcome
-        outcome.state = self._take_in(carry, state)
+        if state.paused is not None:
+            if not self._is_prepared(carry, outcome):
+                return outcome
+            outcome.state = self._take_in(carry, state, state.paused.name)
         return self._run(carry, outcome)
 
     def skip(self, reason: str) -> Outcome:
@@ -163,12 +165,13 @@ class Session:
         """
         state = self._state()
         self._require_untouched(state)
-        if state.paused is None:
+        if state.paused is None or not state.paused.name:
             raise PreconditionError(
                 "the rebase asks about no patch", hint="go on with: vllm-series rebase --continue"
             )
         carry, outcome = self._carry(state), Outcome(state)
         name, verdict = state.paused.name, state.paused.verdict
+        self._require_droppable(state, name, verdict)
         tree = self.place.tree()
         if tree is not None:
             kept = [c for c in self._stack(tree, carry, state) if c.trailer(NAME_TRAILER) != name]
@@ -182,7 +185,18 @@ class Session:
             state = replace(state, tip=kept[-1].oid if kept else state.new_base)
         outcome.state = state.dropped(name, verdict, reason)
         self._save(outcome.state)
+        if tree is not None:
+            tree.reset(state.tip)
         return self._run(carry, outcome)
+
+    def _require_droppable(self, state: RebaseState, name: str, verdict: str) -> None:
+        """Refuse to drop what would be applied all the same: an older release is served by the plain file."""
+        mine, pinned = version_of(state.ref) or (), version_of(self.project.pinned.ref) or ()
+        if mine < pinned and f"{name}.patch" in self.project.files and not verdict.startswith("upstream-"):
+            raise PreconditionError(
+                f"{name} cannot be left out of {state.ref}: {name}.patch would serve it all the same",
+                hint=f"resolve it, or --abort and let its retire condition hold on {state.ref}",
+            )
 
     def abort(self) -> Outcome | None:
         """Take everything back; None if there was nothing to take back."""
@@ -268,6 +282,9 @@ class Session:
         state, patch = outcome.state, step.verdict.name
         original = originals(self.store, state)[patch]
         present = step.verdict.verdict is Verdict.UPSTREAM_EQUIVALENT
+        known = self.place.tree()
+        if known is not None:
+            self._note_work(known, state, outcome)
         if present:
             tree = self.place.ensure(state.tip)
             tree.reset(state.tip)
@@ -291,9 +308,7 @@ class Session:
         tree = self.place.tree()
         if state.paused is not None and state.paused.ready and tree is not None:
             return True
-        if tree is not None:
-            self._note_work(tree, state, outcome)
-        elif self.place.ensure(state.tip).commit("HEAD") != state.tip:
+        if tree is None and self.place.ensure(state.tip).commit("HEAD") != state.tip:
             return True  # The folder was deleted; git remembers what was committed in it.
         outcome.notes.append(f"the working tree {self.place.path} was prepared again")
         self._run(carry, outcome)
@@ -302,7 +317,9 @@ class Session:
     def _note_work(self, tree: Repository, state: RebaseState, outcome: Outcome) -> None:
         """Keep a person's work as a commit before the working tree is reset, and say where."""
         head = tree.commit("HEAD")
-        saved = tree.save() or (head if head not in (state.tip, state.new_base) else None)
+        saved = tree.save() if tree.states() else None
+        if saved is None and not tree.is_ancestor(head, state.tip):
+            saved = head
         if saved is not None:
             where = self.store.repository.where
             outcome.notes.append(f"what was in {tree.where} is kept as the commit {saved} of {where}")
@@ -310,11 +327,9 @@ class Session:
     def _stack(self, tree: Repository, carry: Carry, state: RebaseState) -> list[CommitInfo]:
         return stack_of(tree, state, [patch.name for patch in carry.patches])
 
-    def _take_in(self, carry: Carry, state: RebaseState) -> RebaseState:
+    def _take_in(self, carry: Carry, state: RebaseState, asked: str) -> RebaseState:
         """The state with what a person has done in the working tree."""
-        tree = self.place.tree()
-        if tree is None:
-            return state
+        tree = self.place.ensure(state.tip)
         operation = tree.operation()
         if operation not in (None, "cherry-pick"):
             raise PreconditionError(
@@ -322,9 +337,8 @@ class Session:
             )
         commits = self._stack(tree, carry, state)
         names = [commit.trailer(NAME_TRAILER) for commit in commits]
-        asked = state.paused.name if state.paused else None
         staged = require_resolved(tree, asked or state.ref)
-        if asked is not None and asked not in names:
+        if asked and asked not in names:
             if not staged:
                 raise PreconditionError(
                     f"{asked}: nothing is staged, and the patch would be empty",
@@ -343,8 +357,6 @@ class Session:
             )
         head = tree.commit("HEAD")
         require_no_markers(tree, head, state.new_base, asked or state.ref)
-        if head == state.tip:
-            return state
         rewritten = self._rewritten(state, head)
         carried = []
         for commit in commits:
@@ -365,10 +377,13 @@ class Session:
     def _finish(self, carry: Carry, outcome: Outcome) -> None:
         state, repository = outcome.state, self.store.repository
         new = export(repository, state.new_base, state.tip) if state.tip != state.new_base else []
+        known = self.place.tree()
+        if known is not None:
+            self._note_work(known, state, outcome)
         report = self._report(carry, state, new)
         outcome.report = report
         if not report.ok:
-            self.place.ensure(state.tip).reset(state.tip)
+            self._offer(state)
             raise AnswerNoError(
                 f"the rebase onto {state.ref} changed more than it should: {_first_fault(report)}",
                 hint=f"put it right in {self.place.path} with git, then: vllm-series rebase --continue",
@@ -402,6 +417,11 @@ class Session:
         )
         return Neutrality(patches, len(paths), explained, tuple(rest))
 
+    def _offer(self, state: RebaseState) -> None:
+        """Let a person put the result right in the working tree."""
+        self.place.ensure(state.tip).reset(state.tip)
+        self._save(replace(state, paused=Paused("", "check", "", ready=True)))
+
     def _check(self, files: Mapping[str, bytes | None], state: RebaseState) -> None:
         """Lint the directory as it will be; findings that are there already are no reason to stop."""
         import shutil
@@ -423,7 +443,7 @@ class Session:
             known = {(f.where.rpartition("/")[2], f.rule) for f in lint(self.project)}
             found = [f for f in lint(Project(root)) if (f.where.rpartition("/")[2], f.rule) not in known]
         if found:
-            self.place.ensure(state.tip).reset(state.tip)
+            self._offer(state)
             raise AnswerNoError(
                 f"{found[0].where}: {found[0].text}",
                 hint=f"amend the commit in {self.place.path}, then: vllm-series rebase --continue",

@@ -35,7 +35,7 @@ class Paused:
     """Where a person is asked.
 
     Attributes:
-        name: The patch.
+        name: The patch; empty if it is about the result as a whole.
         verdict: What was found.
         evidence: What that rests on.
         ready: Whether the working tree is prepared; a kill may have come before.
@@ -63,7 +63,8 @@ class RebaseState:
         vllm: A clone with upstream's history, empty if none was named.
         carried: The patches in ``tip``.
         gone: The patches that are not needed.
-        paused: Where it stands, None if it can go on by itself.
+        paused: Where a person is asked. None if it can go on by itself: then nothing in the working tree
+            counts any more.
 
     """
 

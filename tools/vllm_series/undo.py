@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take operations on the patch directory back, or do them again.
+"""Take operations on the patch directory, or moves of a checkout, back, or do them again.
 
 Only what the log knows is ever replaced: files that somebody has edited since, or between two operations,
 stop it.
@@ -8,9 +8,13 @@ stop it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from vllm_series.checkout import move
 from vllm_series.errors import PreconditionError, UsageError
-from vllm_series.oplog import Change, History, Operation, read_files, read_history, recorded
+from vllm_series.git import NO_COMMIT, Repository
+from vllm_series.moves import Move, read_moves
+from vllm_series.oplog import Change, History, Operation, R, read_files, read_history, recorded, replay
 from vllm_series.output import plural
 from vllm_series.privatefolder import private_folder
 from vllm_series.project import Project
@@ -55,7 +59,51 @@ def redo(project: Project, count: int) -> list[Operation]:
     return found
 
 
-def _last(operations: Sequence[Operation], count: int, verb: str) -> list[Operation]:
+def undo_move(repository: Repository, where: Path) -> Move:
+    """Bring a checkout back to before its last move.
+
+    Raises:
+        UsageError: There is none.
+        PreconditionError: HEAD was moved by hand since, or files in the way are dirty.
+
+    """
+    done, _ = replay(read_moves(repository))
+    (last,) = _last(done, 1, "undo")
+    _require_head(repository, where, last.new, last.branch, last)
+    move(repository, last.old, last.head, "vllm-series undo")
+    if last.branch is not None and last.branch != last.head:
+        ref = f"refs/heads/{last.branch}"
+        repository.update_refs([(ref, last.branch_old or NO_COMMIT, last.new)], "vllm-series undo")
+    return last
+
+
+def redo_move(repository: Repository, where: Path) -> Move:
+    """Do the last undone move of a checkout again.
+
+    Raises:
+        UsageError: There is none.
+        PreconditionError: HEAD was moved by hand since, or files in the way are dirty.
+
+    """
+    _, undone = replay(read_moves(repository))
+    (last,) = _last(undone, 1, "redo")
+    _require_head(repository, where, last.old, last.head, last)
+    move(repository, last.new, last.branch, "vllm-series redo")
+    return last
+
+
+def _require_head(repository: Repository, where: Path, commit: str, branch: str | None, last: Move) -> None:
+    if repository.find_commit("HEAD") != commit or repository.head_branch() != branch:
+        there = f"{branch} at {commit[:12]}" if branch else commit[:12]
+        raise PreconditionError(
+            f"{where} was moved by hand since the {last.verb}: HEAD is not {there}",
+            hint=f"go there first, or use git's own way back: git -C {where} reflog",
+        )
+    if repository.find_commit(last.old) is None or repository.find_commit(last.new) is None:
+        raise PreconditionError(f"{where} no longer has the commits of the {last.verb}")
+
+
+def _last(operations: Sequence[R], count: int, verb: str) -> list[R]:
     if count < 1:
         raise UsageError(f"{count} operations cannot be meant", hint=f"name a number from 1: {verb} -n 1")
     if count > len(operations):

@@ -301,7 +301,8 @@ def _explain_failure(
     if present and not failing and not any(r.problem for r in application.files):
         evidence = f"{present} of {len(hunks)} hunks are there already"
         return PatchVerdict(patch.name, file, Verdict.UPSTREAM_PARTIAL, evidence, hunks)
-    candidates = tuple(sorted({c for r in application.files if not r.ok for c in _moved(target, r)}))
+    failed = [result for result in application.files if not result.ok]
+    candidates = tuple(sorted(_moved(target, failed)))
     missing = [r for r in application.files if r.problem == "it does not exist"]
     if candidates:
         return PatchVerdict(patch.name, file, Verdict.TARGET_MOVED, problem, hunks, candidates)
@@ -339,24 +340,28 @@ def _absent_state(snapshot: Snapshot, change: FileChange, hunk: Hunk) -> str:
     return "present" if landings[0] is not None else "conflict"
 
 
-def _moved(target: Target, result: FileResult) -> Iterable[str]:
-    """Files of the commit in which every hunk of a change matches."""
-    longest = max(
-        (line.content for h in result.change.hunks for line in h.lines if line.tag != "+"),
-        key=len,
-        default=b"",
-    ).strip()
-    if len(longest) < 16:
+def _moved(target: Target, results: Sequence[FileResult]) -> Iterable[str]:
+    """Files of the commit in which every hunk of one of the changes matches."""
+    longest = {}
+    for number, result in enumerate(results):
+        lines = (line.content for h in result.change.hunks for line in h.lines if line.tag != "+")
+        text = max(lines, key=len, default=b"").strip()
+        if len(text) >= 16:
+            longest[number] = text
+    if not longest:
         return
-    found = target.repository.files_with(target.commit, longest)
+    found = target.repository.files_with(target.commit, longest.values())
     source = CommitSource(target.repository, target.commit)
     source.load(found)
     for path in found:
         file = source.get(path)
-        if path != result.change.old_path and file is not None:
-            _, landings = place(file.content, result.change.hunks)
-            if None not in landings:
+        for number, text in longest.items():
+            change = results[number].change
+            if path == change.old_path or file is None or text not in file.content:
+                continue
+            if None not in place(file.content, change.hunks)[1]:
                 yield path
+                break
 
 
 def _find_upstream(target: Target, patch: Patch) -> str | None:
@@ -365,7 +370,7 @@ def _find_upstream(target: Target, patch: Patch) -> str | None:
         return None  # The texts of history are not here.
     wanted = target.repository.patch_id(patch.raw)
     since = target.repository.find_commit(f"refs/tags/{target.serving.ref}")
-    if since is None or since == target.commit:
-        return None
+    if since is None or since == target.commit or not target.repository.share_history(since, target.commit):
+        return None  # An imported release has no past: its one commit is the whole tree.
     ids = target.repository.patch_ids(since, target.commit, sorted(patch.paths))
     return ids.get(wanted)

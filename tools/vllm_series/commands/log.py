@@ -7,13 +7,17 @@ from datetime import datetime
 from pathlib import Path
 
 from vllm_series.errors import EXIT_OK
-from vllm_series.oplog import read_history
+from vllm_series.git import Repository
+from vllm_series.moves import read_moves
+from vllm_series.oplog import read_history, replay
 from vllm_series.output import Output
 from vllm_series.project import find_project
 
 
-def log(out: Output, series_dir: Path | None) -> int:
-    """List the operations on the patch directory, the newest first."""
+def log(out: Output, series_dir: Path | None, vllm: Path | None) -> int:
+    """List the operations on the patch directory, or the moves of a checkout, the newest first."""
+    if vllm is not None:
+        return _moves(out, vllm)
     project = find_project(series_dir)
     history = read_history(project.root)
     done = {operation.number for operation in history.done}
@@ -27,7 +31,7 @@ def log(out: Output, series_dir: Path | None) -> int:
         [
             (
                 str(operation.number),
-                datetime.fromtimestamp(operation.seconds).isoformat(" ", "seconds"),
+                _when(operation.seconds),
                 operation.verb,
                 operation.text,
                 state,
@@ -53,3 +57,18 @@ def log(out: Output, series_dir: Path | None) -> int:
             for operation, state in rows
         ],
     )
+
+
+def _when(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+
+
+def _moves(out: Output, vllm: Path) -> int:
+    moves = read_moves(Repository.open(vllm.absolute()))
+    done, undone = replay(moves)
+    rows = []
+    for move in reversed(moves):
+        state = "done" if move in done else "undone" if move in undone else ""
+        rows.append((_when(move.seconds), move.verb, move.old[:12], move.new[:12], move.branch or "-", state))
+    out.table(("when", "verb", "from", "to", "branch", "state"), rows)
+    return out.finish(EXIT_OK, folder=str(vllm), moves=[vars(move) for move in reversed(moves)])
