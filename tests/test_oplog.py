@@ -130,6 +130,16 @@ def test_two_at_once_hide_an_edit_between_them(cli, root):
     assert "edited by hand between two operations" in result.err
 
 
+def test_a_text_of_several_lines_is_one_line_of_the_log(cli, root):
+    with recorded(Project(root), "drop", "it:\nsolved\u2028upstream ") as it:
+        it.write("series", (root / "series").read_bytes() + b"# more\n")
+    (operation,) = read_history(root).operations
+    assert operation.text == "it: solved upstream"
+    done = cli("log", "--series-dir", root)
+    assert done.code == 0, done
+    assert "it: solved upstream" in done.out
+
+
 def test_what_changes_nothing_is_not_recorded(root):
     with recorded(Project(root), "refresh", "nothing") as it:
         it.write("series", (root / "series").read_bytes())

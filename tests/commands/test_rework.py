@@ -301,7 +301,7 @@ def test_dry_run_and_a_paused_verb(cli, project, verb):
     assert files_of(project) == before
     (project / ".vllm-series").mkdir()
     (project / ".vllm-series/rebase.json").write_text("{}")
-    refused(cli, project, 4, *VERBS[verb], words="a rebase is in progress")
+    refused(cli, project, 4, *VERBS[verb], words="rebase is in progress")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def recorded(project: Project, verb: str, text: str, *, count: int = 0) -> Itera
     Args:
         project: The project. Inside, use :attr:`Change.project`: others may have written before the lock.
         verb: The command, such as ``drop``.
-        text: What is done, one line, for ``log``.
+        text: What is done, for ``log``, where it is one line.
         count: For ``undo`` and ``redo``: how many operations.
 
     Raises:
@@ -175,7 +175,7 @@ def _record(
     known = read_log(place)
     number = known[-1].number + 1 if known else 1
     ref = f"{place.operations}{number}"
-    seconds = int(time.time())
+    text, seconds = " ".join(text.split()), int(time.time())
     values = {"schema": SCHEMA, "verb": verb, "text": text, "seconds": seconds, "count": count}
     message = f"{verb}: {text}\n\n{json.dumps(values)}\n"
     stream = bytearray(b"feature done\n")

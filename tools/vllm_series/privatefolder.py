@@ -81,7 +81,7 @@ class PrivateFolder:
         for file in sorted(self.path.glob("*.json")):
             if file.stem != verb:
                 raise PreconditionError(
-                    f"a {file.stem} is in progress",
+                    f"vllm-series {file.stem} is in progress",
                     hint=f"finish it, or take it back with: vllm-series {file.stem} --abort",
                     paused=file.stem,
                 )
