@@ -31,13 +31,17 @@ from series_support import (
 try:
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile(
-        "tool",
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-    settings.load_profile("tool")
+    for profile, derandomize in (("same", True), ("random", False)):
+        settings.register_profile(
+            profile,
+            deadline=None,
+            print_blob=True,
+            derandomize=derandomize,
+            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        )
+    # The same examples every time, so that one push does not fail for what another brought in. New ones:
+    # pytest --hypothesis-profile=random
+    settings.load_profile("same")
 except ImportError:  # The tests of the patches run in environments without it.
     pass
 

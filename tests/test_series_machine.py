@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from rebase_support import CLEAN, NEW, Rebaser, with_release
@@ -37,6 +37,10 @@ def template(world, tmp_path_factory):
     with_release(world.cache, _template / "cache", {"vllm/engine.py": ENGINE_34})
     yield
     _template = None
+
+
+def without_blobs(patch: bytes) -> list[bytes]:
+    return [line for line in patch.splitlines() if not line.startswith(b"index ")]
 
 
 class SeriesMachine(RuleBasedStateMachine):
@@ -89,7 +93,8 @@ class SeriesMachine(RuleBasedStateMachine):
         path.write_bytes(raw + SIGNATURE)
         self.files = self.state()
         self.expect(self.tool.run("refresh"), 0)
-        assert path.read_bytes() == raw
+        # What a rebase left alone names the blobs of the release that it was made for.
+        assert without_blobs(path.read_bytes()) == without_blobs(raw)
         self.operation()
 
     @rule(drop=st.booleans())
@@ -128,7 +133,9 @@ class SeriesMachine(RuleBasedStateMachine):
         state = self.files
         for row in reversed(source[len(source) - count :]):
             if row[last] != state:
-                self.expect(result, 4)
+                # After an edit by hand back to what was before an operation, that operation looks like one
+                # that was recorded and, killed, did not happen: it is not there to be undone.
+                self.expect(result, *((2, 4) if row[first] == state else (4,)))
                 return
             state = row[first]
         self.expect(result, 0)
@@ -227,4 +234,10 @@ class SeriesMachine(RuleBasedStateMachine):
 
 
 TestSeriesMachine = SeriesMachine.TestCase
-TestSeriesMachine.settings = settings(max_examples=EXAMPLES, stateful_step_count=12, deadline=None)
+# A step takes a third of a second: making a failing example smaller would take longer than a test may.
+TestSeriesMachine.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+)
