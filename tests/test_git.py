@@ -444,6 +444,18 @@ def test_open(clone, tmp_path):
         Repository.open(tmp_path / "missing")
 
 
+def test_a_working_tree_is_removed_from_within(clone, tmp_path, monkeypatch):
+    repository, tree = Repository.open(clone), tmp_path / "linked"
+    for prepare in (lambda: None, lambda: shutil.rmtree(tree)):
+        repository.add_worktree(tree, "HEAD")
+        monkeypatch.chdir(tree)
+        prepare()
+        repository.remove_worktree(tree)
+        assert not tree.exists()
+        assert git(clone, "worktree", "list").count("\n") == 0
+        monkeypatch.undo()
+
+
 def test_missing_objects_are_no_bug(clone):
     """A damaged repository: exit 5 with the way to look at it."""
     git(clone, "repack", "-a", "-d", "--quiet")

@@ -454,6 +454,18 @@ def test_the_working_tree_was_deleted(make):
     assert result.document["carried"][0]["how"] == "resolved"
 
 
+@pytest.mark.parametrize("last", ["--continue", "--abort"])
+def test_ended_from_within_the_working_tree(make, last):
+    rebase = make(CONFLICT)
+    before = files_of(rebase.project / "patches")
+    assert rebase(NEW).code == 3
+    rebase.put("vllm/engine.py", FIXED_34)
+    result = run_here("rebase", last, "--json", cwd=rebase.tree / "vllm", env=rebase.env)
+    assert result.code == 0, result
+    assert rebase.left() == CLEAN
+    assert (files_of(rebase.project / "patches") == before) == (last == "--abort")
+
+
 def test_the_patch_directory_was_edited_meanwhile(make):
     rebase = make(CONFLICT)
     assert rebase(NEW).code == 3

@@ -752,7 +752,13 @@ class Repository:
         self.run("worktree", "add", "--quiet", "--force", "--detach", str(path), commit)
 
     def remove_worktree(self, path: Path) -> None:
-        """Remove a linked working tree, with whatever is in it."""
+        """Remove a linked working tree, with whatever is in it; steps out of it first."""
+        try:
+            inside = Path.cwd().is_relative_to(path.resolve())
+        except FileNotFoundError:
+            inside = True  # It was removed before.
+        if inside:
+            os.chdir(self.git_dir)  # Git does not start in a folder that is gone.
         shutil.rmtree(path, ignore_errors=True)
         self.run("worktree", "prune")
 
