@@ -13,9 +13,11 @@ import typer
 from vllm_series import __version__
 from vllm_series.cli import deploy, edit, maintain, owner, prove, rebase, upstream, use
 from vllm_series.cli.options import CONTEXT
+from vllm_series.cli.root import RootGroup
 
 app = typer.Typer(
     name="vllm-series",
+    cls=RootGroup,
     help="Apply a series of patches to vLLM, and carry it until upstream has taken every one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
