@@ -205,6 +205,22 @@ def test_checkpoint_incomplete(good, tmp_path):
     ]
 
 
+def test_layers_that_no_file_has(good, tmp_path):
+    folder = flash_next.write_checkpoint(tmp_path / "m", "gptq")
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model-00007.safetensors").unlink()
+    (found,) = only(good, files.check_complete, **described(folder))
+    assert found.stops
+    assert found.what == "no file has the weights of layer 7"
+
+
+def test_a_table_that_the_config_does_not_name(good, checkpoint):
+    model = checkpoint["model"]
+    without = replace(model, kv=replace(model.kv, ple_layers=()))
+    (found,) = only(good, files.check_table_shards, **checkpoint | {"model": without})
+    assert "names no ple_layer_ids" in found.what
+
+
 def table(folder: Path, rows: dict[int, int], dtype: str = "BF16", width: int = 160) -> dict[str, object]:
     """Write other shards of the n-gram table: rows by shard number."""
     prefix = "model.language_model.layers.1.ple.ple_embedding.ngram_embedding."

@@ -21,7 +21,10 @@ from vllm_series.sizing.model import Model, read_model
 from vllm_series.sizing.partition import parse_partition
 from vllm_series.sizing.patches import Configuration, needed
 from vllm_series.sizing.units import GIB, gib, thousands
-from vllm_series.sizing.weights import Weights, sort_weights
+from vllm_series.sizing.weights import Weights, find_lacking, find_table_mismatch, sort_weights
+
+#: More than any box has; NaN and infinity are no numbers to plan with.
+_MOST_GIB = 1e6
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class PlanOptions:
 
 def plan(out: Output, options: PlanOptions) -> int:
     """Say whether a model fits the cards, how, and with which command."""
+    _require_numbers(options)
     model = read_model(options.model)
     checkpoint = read_checkpoint(options.model)
     if checkpoint.missing:
@@ -61,6 +65,12 @@ def plan(out: Output, options: PlanOptions) -> int:
     weights = sort_weights(checkpoint.tensors, model.layers)
     if weights.unknown:
         out.warn(f"{plural(len(weights.unknown), 'tensor')} not counted, first {weights.unknown[0]}")
+    lacking = find_lacking(weights) or find_table_mismatch(model, weights)
+    if lacking:
+        raise UsageError(
+            f"{options.model} lacks {lacking}",
+            hint="finish the download; config.json and the files must be of one revision",
+        )
     request = _request(options)
     check_request(model, request)
     layout = choose_layout(model, weights, request)
@@ -77,8 +87,18 @@ def plan(out: Output, options: PlanOptions) -> int:
     return out.finish(EXIT_OK, **document(made))
 
 
+def _require_numbers(options: PlanOptions) -> None:
+    for name, value in (
+        ("--ram", options.ram),
+        ("--reserve", options.reserve),
+        ("--utilization", options.utilization),
+    ):
+        if value is not None and not abs(value) < _MOST_GIB:
+            raise UsageError(f"{name} {value:g} is no amount that a box can have")
+
+
 def _request(options: PlanOptions) -> Request:
-    own = parse_cards(options.gpus) if options.gpus else detect_cards()
+    own = parse_cards(options.gpus) if options.gpus is not None else detect_cards()
     partition = None
     if options.partition is not None:
         partition = parse_partition(options.partition)
