@@ -299,3 +299,16 @@ def test_a_lost_original_is_named(cli, site):
     assert result.code == 4
     assert "vllm/engine.py cannot be restored" in result.err
     assert files_of(site) == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--onto", "v0.32.0"), ("--serve", "x"), ("--env", "A=b"), ("--gpus", "0"), ("--shm-size", "4"),
+     ("--keep-torchcodec",), ("--container-site", "/x")],
+)  # fmt: skip
+def test_options_of_an_image_are_not_ignored(cli, site, args):
+    before = files_of(site)
+    result = cli("overlay", "--site-packages", site, *args)
+    assert result.code == 2
+    assert "goes with --image" in result.err
+    assert files_of(site) == before

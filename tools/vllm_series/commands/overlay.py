@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,11 +49,39 @@ def overlay(out: Output, series_dir: Path | None, options: OverlayOptions) -> in
             "overlay needs to know over what: --site-packages or --image TAG",
             hint="an installed wheel: vllm-series overlay --site-packages [PATH]",
         )
+    if options.site_packages:
+        _refuse_image_options(options)
     if options.image is not None:
         return _image(out, series_dir, options, options.image)
     if options.uninstall:
         return _uninstall(out, options)
     return _install(out, series_dir, options)
+
+
+#: What the options for a container are when they are not given.
+_NOT_GIVEN: Mapping[str, tuple[str, object]] = {
+    "serve": ("--serve", ""),
+    "environment": ("--env", ()),
+    "gpus": ("--gpus", "all"),
+    "shm": ("--shm-size", None),
+    "remove_torchcodec": ("--remove-torchcodec or --keep-torchcodec", None),
+    "site": ("--container-site", ""),
+}
+
+
+def _refuse_image_options(options: OverlayOptions) -> None:
+    """An option that would be ignored is a misunderstanding."""
+    given = ["--onto"] if options.onto is not None else []
+    given += [
+        name
+        for key, (name, default) in _NOT_GIVEN.items()
+        if key in options.container and options.container[key] != default
+    ]
+    if given:
+        raise UsageError(
+            f"{given[0]} goes with --image",
+            hint="an installed vLLM is told by its folder alone; leave it out",
+        )
 
 
 def payload_of(out: Output, series_dir: Path | None, ref: str, what: str, index: str) -> Payload:
@@ -127,7 +156,9 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
             f"{image} does not say which release of vLLM it has",
             hint="take an image with a release tag, or name the release with --onto v0.33.0",
         )
-    folder = (options.path or Path("vllm-series-overlay")).absolute()
+    folder = Path(os.path.abspath(options.path or "vllm-series-overlay"))  # noqa: PTH100  `..` goes as well
+    if not folder.name:
+        raise UsageError(f"{folder} cannot be written as a whole", hint="name a new folder")
     payload = payload_of(out, series_dir, ref, image, options.index)
     files = folder_files(container, payload)
     if not options.dry_run:
