@@ -40,7 +40,8 @@ def test_the_command_as_plan_prints_it(cli, applied, model):
     """Variables may stand before it, as in a shell."""
     result = cli(
         "doctor", "--vllm", applied, "--json", "--serve",
-        "VLLM_PP_LAYER_PARTITION=2,16,16,14", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "vllm", "serve", model, "-pp", "4",
+        "VLLM_PP_LAYER_PARTITION=2,16,16,14", "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "vllm", "serve", model, "-pp", "4",
     )  # fmt: skip
     assert result.document["facts"]["model"] == str(model)
     assert "partition" in {finding["check"] for finding in result.document["findings"]}
