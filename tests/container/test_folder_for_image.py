@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -354,6 +355,15 @@ def test_an_offload_size_that_is_none_starts_nothing(folder, engines, size):
     done, calls = engines(folder / "docker-run.sh", f"--kv-offloading-size={size}")
     assert (done.returncode, calls) == (2, [])
     assert "is no number of GiB" in done.stderr
+
+
+def test_the_commands_as_printed(cli, engines, tmp_path):
+    target = tmp_path / "it's $odd"
+    text = cli("overlay", "--image", IMAGE, target).out
+    for label, more in (("check it:  ", "--verify"), ("start it:  ", "")):
+        words = shlex.split(text.partition(label)[2].partition("\n")[0].partition("(")[0])
+        assert str(target / "docker-run.sh") in words
+        assert more in {*words, ""}
 
 
 def test_the_root_is_not_written(cli):

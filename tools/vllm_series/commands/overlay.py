@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,9 +114,9 @@ def _install(out: Output, series_dir: Path | None, options: OverlayOptions) -> i
         action, text = "replaced" if old else "installed", f"ok: {count} put into {installed.site}"
     out.say(text)
     if action in ("installed", "replaced"):
-        out.say(
-            "restart a running vLLM; take it out again with: vllm-series overlay --site-packages --uninstall"
-        )
+        words = ["vllm-series", "overlay", "--site-packages", "--uninstall"]
+        words += [str(options.path)] if options.path is not None else []
+        out.say(f"restart a running vLLM; take it out again with: {shlex.join(words)}")
     for item in payload.skipped:
         out.note(f"{item.name} is not needed: {item.reason}")
     return out.finish(EXIT_OK, action=action, site=str(installed.site), manifest=made.document())
@@ -168,8 +169,9 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
         f"{plural(len(payload.patches), 'patch')} over {image}"
     )
     if not options.dry_run:
-        out.say(f"check it:  {folder}/docker-run.sh --verify          (or podman-run.sh)")
-        out.say(f"start it:  MODEL=/path/to/checkpoint {folder}/docker-run.sh")
+        script = shlex.quote(f"{folder}/docker-run.sh")
+        out.say(f"check it:  {script} --verify          (or podman-run.sh)")
+        out.say(f"start it:  MODEL=/path/to/checkpoint {script}")
     if container.remove_torchcodec:
         out.note("torchcodec is removed before vLLM starts: the image has CUDA 12, and it wants CUDA 13")
     return out.finish(
