@@ -9,7 +9,7 @@ from pathlib import Path
 
 import flash_next
 import pytest
-from vllm_series.preflight import engine, files, machine, settings
+from vllm_series.preflight import engine, files, flags, machine, settings
 from vllm_series.preflight.arguments import parse_arguments
 from vllm_series.preflight.checks import CHECKS, examine
 from vllm_series.preflight.facts import Engine, Facts, Gpu, Process
@@ -96,7 +96,7 @@ def test_good_start_has_no_finding(good):
 def test_every_check_is_run():
     made = {
         value
-        for module in (machine, files, settings, engine)
+        for module in (machine, files, flags, settings, engine)
         for name, value in vars(module).items()
         if name.startswith("check_") and value.__module__ == module.__name__
     }
