@@ -162,6 +162,24 @@ def test_files_that_are_not_there_without_an_index(tmp_path):
         assert f"lacks {lacking}" in result.err
 
 
+def test_a_checkpoint_that_the_planned_start_could_not_load(tmp_path):
+    """What doctor would stop is said by the plan already."""
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    assert not any(
+        "dynamic" in text for text in plan(folder, "--gpus", "6x24", "--json").document["warnings"]
+    )
+    result = plan(folder, "--gpus", "6x24", "--mtp", "3", "--json")
+    assert result.code == 0
+    assert any("unquantized MTP head" in text and "dynamic" in text for text in result.document["warnings"])
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"] |= {"desc_act": True, "lm_head": True}
+    path.write_text(json.dumps(config))
+    found = " ".join(plan(folder, "--gpus", "6x24", "--json").document["warnings"])
+    assert "desc_act" in found
+    assert "LM head is quantized" in found
+
+
 def test_a_table_in_the_config_or_the_files_alone(tmp_path):
     folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
     change_config(folder, ple_layer_ids=[])

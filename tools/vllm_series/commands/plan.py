@@ -9,6 +9,9 @@ from pathlib import Path
 from vllm_series.commands.plan_report import Plan, document, print_cards, print_plan
 from vllm_series.errors import EXIT_OK, AnswerNoError, UsageError
 from vllm_series.output import Output, plural
+from vllm_series.preflight.arguments import parse_arguments
+from vllm_series.preflight.facts import Facts, Finding
+from vllm_series.preflight.files import check_head, check_quantization, check_table_format, check_table_shards
 from vllm_series.sizing.advice import check_request, next_step, refusal
 from vllm_series.sizing.cards import detect_cards, parse_cards
 from vllm_series.sizing.chart import bars, write_plot
@@ -83,6 +86,8 @@ def plan(out: Output, options: PlanOptions) -> int:
         print_cards(out, layout)
         raise refusal(model, weights, layout)
     made = _plan(out, options, model, checkpoint, weights, layout)
+    for finding in _examine(made, checkpoint, weights):
+        out.warn(f"{finding.what}: {finding.why}; {finding.do}")
     print_plan(out, made)
     return out.finish(EXIT_OK, **document(made))
 
@@ -146,6 +151,15 @@ def _plan(
         patches=tuple(needed(_configuration(model, weights, layout, place))),
         larger=next_step(model, weights, layout),
     )
+
+
+def _examine(made: Plan, checkpoint: Checkpoint, weights: Weights) -> list[Finding]:
+    """What of the checkpoint would stop the planned start, as ``doctor --serve`` says it."""
+    facts = Facts(
+        parse_arguments(made.command.words()), {}, model=made.model, checkpoint=checkpoint, weights=weights
+    )
+    checks = (check_table_shards, check_table_format, check_quantization, check_head)
+    return [finding for check in checks for finding in check(facts)]
 
 
 def _configuration(model: Model, weights: Weights, layout: Layout, place: TablePlace) -> Configuration:
