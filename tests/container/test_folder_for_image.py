@@ -366,6 +366,13 @@ def test_the_commands_as_printed(cli, engines, tmp_path):
         assert more in {*words, ""}
 
 
+def test_another_release_than_the_tag_says(cli, tmp_path):
+    for onto, warnings in (("v0.32.0", 1), ("v0.33.0", 0)):
+        result = cli("overlay", "--image", IMAGE, tmp_path / "x", "--onto", onto, "--dry-run", "--json")
+        assert result.code == 0
+        assert len(result.document["warnings"]) == warnings
+
+
 def test_the_root_is_not_written(cli):
     result = cli("overlay", "--image", IMAGE, "/")
     assert result.code == 2

@@ -151,7 +151,8 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
     if options.uninstall:
         raise UsageError("--uninstall goes with --site-packages; a folder for an image can simply be removed")
     container = make_container(image, **options.container)
-    ref = options.onto or release_of(image)
+    named = release_of(image)
+    ref = options.onto or named
     if ref is None:
         raise UsageError(
             f"{image} does not say which release of vLLM it has",
@@ -162,6 +163,8 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
         raise UsageError(f"{folder} cannot be written as a whole", hint="name a new folder")
     payload = payload_of(out, series_dir, ref, image, options.index)
     files = folder_files(container, payload)
+    if named not in (None, ref):
+        out.warn(f"{image} is named after vLLM {named}, and --onto says {ref}: check it before it is started")
     if not options.dry_run:
         write_folder(folder, files)
     out.say(
