@@ -350,6 +350,14 @@ def test_a_start_from_a_folder_that_cdpath_knows(folder, engines, tmp_path, monk
     assert mounts(call)[f"{SITE}/vllm/log.py"] == str(folder / "files/vllm/log.py")
 
 
+def test_a_start_through_a_link(folder, engines, tmp_path):
+    link = tmp_path / "start"
+    link.symlink_to(folder / "docker-run.sh")
+    done, [call] = engines(link)
+    assert done.returncode == 0, done.stderr
+    assert mounts(call)[f"{SITE}/vllm/log.py"] == str(folder / "files/vllm/log.py")
+
+
 @pytest.mark.parametrize("size", ["lots", "1e2", "nan", ""])
 def test_an_offload_size_that_is_none_starts_nothing(folder, engines, size):
     done, calls = engines(folder / "docker-run.sh", f"--kv-offloading-size={size}")

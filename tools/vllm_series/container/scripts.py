@@ -26,7 +26,7 @@ _HEAD = """\
 # Show the command without running it:     DRY_RUN=1 MODEL=... ./{engine}-run.sh
 set -euo pipefail
 unset CDPATH
-here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P)
+here=$(cd -- "$(dirname -- "$(readlink -f -- "${{BASH_SOURCE[0]}}")")" && pwd -P)
 image={image}
 site={site}
 files=(
