@@ -78,6 +78,24 @@ def test_json_of_a_line_that_cannot_be_read():
         assert run_here(*args).out == ""
 
 
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [(">&-", 0), (">/dev/full", 5), ("2>&-", 0), ("2>/dev/full", 0), (">&- 2>&-", 0), (">/dev/full 2>&-", 5)],
+)
+@pytest.mark.parametrize("args", [("show", "engine-fix"), ("show", "engine-fix", "--json")])
+def test_streams_that_take_nothing(project, args, ends, code):
+    """A closed stream drops what goes there; a full disk is a fault of the environment, not an answer."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {ends}', "bash", CONSOLE_SCRIPT, *args, "--series-dir", str(project)],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+
+
 def test_errors_go_to_standard_error(cli):
     result = cli("show", "nothing")
     assert (result.code, result.out) == (2, "")

@@ -6,6 +6,8 @@ Each verb's code is imported when the verb runs, so that ``--help`` and completi
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -45,4 +47,9 @@ def root(
 
 def run() -> None:
     """The console script."""
+    # A closed stream is none in Python; what would go there is dropped.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
     app()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -44,7 +44,8 @@ def _document(words: Sequence[str]) -> Iterator[None]:
             out = Output(_verb(getattr(error, "ctx", None)), json=True)
             message = error.format_message()  # type: ignore[attr-defined]
             out.finish(EXIT_USAGE, error={"kind": "usage", "message": message, "hint": ""})
-            out.close()
+            with suppress(OSError):
+                out.close()
         raise
 
 
