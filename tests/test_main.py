@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import vllm_series
-from series_support import CONSOLE_SCRIPT, WORKER, clean_env, commit, copy_tree, run_script
+from series_support import CONSOLE_SCRIPT, WORKER, clean_env, commit, copy_tree, run_here, run_script
 from vllm_series.output import Output, plural
 
 
@@ -53,6 +53,47 @@ def test_json_on_every_exit(cli, clone, project, tmp_path):
     (project / "series").write_text("bad line\n")
     assert cli("list", "--json").document["exit"] == 2
     assert cli("check", "--json").document["exit"] == 1
+
+
+def test_json_of_a_line_that_cannot_be_read():
+    """What the parser refuses is a document as well, for every verb."""
+    cases = {
+        ("plan",): "plan",
+        ("plan", "--model", "M", "--kv", "fp4"): "plan",
+        ("apply", "--bogus"): "apply",
+        ("doctor", "M"): "doctor",
+        ("bench", "--users", "0"): "bench",
+        ("bench", "compare", "A"): "bench compare",
+        ("nothing",): "",
+        ("--bogus",): "",
+    }
+    for args, verb in cases.items():
+        result = run_here(*args, "--json")
+        assert result.code == 2, (args, result)
+        assert result.document["verb"] == verb
+        assert result.document["exit"] == 2
+        assert result.document["error"]["kind"] == "usage"
+        assert result.document["error"]["message"]
+        assert "Error" in result.err
+        assert run_here(*args).out == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [(">&-", 0), (">/dev/full", 5), ("2>&-", 0), ("2>/dev/full", 0), (">&- 2>&-", 0), (">/dev/full 2>&-", 5)],
+)
+@pytest.mark.parametrize("args", [("show", "engine-fix"), ("show", "engine-fix", "--json")])
+def test_streams_that_take_nothing(project, args, ends, code):
+    """A closed stream drops what goes there; a full disk is a fault of the environment, not an answer."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {ends}', "bash", CONSOLE_SCRIPT, *args, "--series-dir", str(project)],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
 
 
 def test_errors_go_to_standard_error(cli):

@@ -339,3 +339,29 @@ def test_two_runs_are_compared(bench, server, behaviour, tmp_path):
     assert rates[0]["ratio"] > 1.5
     assert rates[0]["apart"] is True
     assert run_here("bench", "compare", tmp_path / "a", tmp_path / "none").code == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--url", "nonsense"),
+        ("--url", ""),
+        ("--url", "ftp://host"),
+        ("--url", "http://"),
+        ("--url", "http://127.0.0.1:99999"),
+        ("--url", "http://[::1"),
+        ("--timeout", "nan"),
+    ],
+)
+def test_an_address_that_is_none(tokenizer, tmp_path, args):
+    result = run_here("bench", "--tokenizer", tokenizer, "--into", tmp_path / "x", *args, "--json")
+    assert result.code == 2, result
+    assert args[0] in result.document["error"]["message"]
+    assert not (tmp_path / "x").exists()
+
+
+def test_json_before_compare(tmp_path):
+    for args in (("--json", "compare", "a", "b"), ("compare", "a", "b", "--json")):
+        result = run_here("bench", *args, cwd=tmp_path)
+        assert result.code == 2
+        assert result.document["verb"] == "bench compare"

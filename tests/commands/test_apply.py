@@ -645,3 +645,11 @@ def test_full_disk(cli, clone, small_disk):
     result = cli("apply", "--into", small_disk / "new")
     assert result.code == 5, result
     assert sorted(p.name for p in small_disk.iterdir()) == ["filler", "vllm"]
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_no_branch_name_for_a_new_checkout(cli, tmp_path, more):
+    result = cli("apply", "--into", tmp_path / "new", "--branch", "bad..name", *more)
+    assert result.code == 2
+    assert "is no branch name" in result.err
+    assert not (tmp_path / "new").exists()

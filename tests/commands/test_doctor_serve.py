@@ -36,6 +36,24 @@ def test_text(cli, applied, model):
     assert text.index("error:") < text.rindex("warning:")
 
 
+def test_the_command_as_plan_prints_it(cli, applied, model):
+    """Variables may stand before it, as in a shell."""
+    result = cli(
+        "doctor", "--vllm", applied, "--json", "--serve",
+        "VLLM_PP_LAYER_PARTITION=2,16,16,14", "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "vllm", "serve", model, "-pp", "4",
+    )  # fmt: skip
+    assert result.document["facts"]["model"] == str(model)
+    assert "partition" in {finding["check"] for finding in result.document["findings"]}
+
+
+def test_short_flags_of_vllm_with_an_h_in_them(cli, applied, model):
+    result = cli("doctor", "--vllm", applied, "--json", "--serve", model, "-pp", "6", "-dph")
+    assert result.document["facts"]["model"] == str(model)
+    for words in (["-h"], ["--serve", "-h"], ["--help"]):
+        assert "Check this machine" in cli("doctor", *words).out
+
+
 def test_unreadable_arguments(cli):
     result = cli("doctor", "--serve", "M", "-sc", "{")
     assert result.code == 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import os
 import py_compile
+import shlex
 import shutil
 import subprocess
 import sys
@@ -299,3 +300,25 @@ def test_a_lost_original_is_named(cli, site):
     assert result.code == 4
     assert "vllm/engine.py cannot be restored" in result.err
     assert files_of(site) == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--onto", "v0.32.0"), ("--serve", "x"), ("--env", "A=b"), ("--gpus", "0"), ("--shm-size", "4"),
+     ("--keep-torchcodec",), ("--container-site", "/x")],
+)  # fmt: skip
+def test_options_of_an_image_are_not_ignored(cli, site, args):
+    before = files_of(site)
+    result = cli("overlay", "--site-packages", site, *args)
+    assert result.code == 2
+    assert "goes with --image" in result.err
+    assert files_of(site) == before
+
+
+def test_the_command_that_takes_it_out_again(cli, site, tmp_path):
+    """As printed, it works for the folder that was named."""
+    odd = site.rename(tmp_path / "odd folder")
+    before = files_of(odd)
+    line = cli("overlay", "--site-packages", odd).out.partition("take it out again with: vllm-series ")[2]
+    assert cli(*shlex.split(line)).code == 0
+    assert files_of(odd) == before

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from xml.etree import ElementTree
@@ -122,6 +123,15 @@ def test_cards_share_stages_if_that_alone_fits(model):
         ),
         (("--gpus", "6x24", "--plot", "x.pdf"), "must end in .svg or .png"),
         (("--gpus", "6x24", "--kv", "fp4"), "fp4"),
+        (("--gpus", ""), "nothing is not a number of cards"),
+        (("--gpus", "6x99999999"), "not a number of cards"),
+        (("--gpus", "6x24", "--ram", "nan"), "--ram nan"),
+        (("--gpus", "6x24", "--ram", "inf"), "--ram inf"),
+        (("--gpus", "6x24", "--reserve", "nan"), "--reserve nan"),
+        (("--gpus", "6x24", "--reserve", "1e300"), "--reserve 1e+300"),
+        (("--gpus", "6x24", "--utilization", "nan"), "--utilization nan"),
+        (("--gpus", "6x24", "--users", "100", "--batched-tokens", "64"), "a token per request"),
+        (("--gpus", "6x24", "--plot", "none/x.svg"), "there is no folder none"),
     ],
 )
 def test_usage(model, args, message):
@@ -130,9 +140,72 @@ def test_usage(model, args, message):
     assert message in result.err
 
 
-def test_no_mtp_head(tmp_path):
-    import json
+def change_config(folder, **values):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"].update(values)
+    path.write_text(json.dumps(config))
 
+
+def test_files_that_are_not_there_without_an_index(tmp_path):
+    """Nothing but the layers themselves tells that a download without an index is half done."""
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    (folder / "model.safetensors.index.json").unlink()
+    assert plan(folder, "--gpus", "6x24").code == 0
+    for name, lacking in (
+        ("model-rest.safetensors", "the token embedding"),
+        ("model-00030.safetensors", "the weights of layer 30"),
+    ):
+        (folder / name).unlink()
+        result = plan(folder, "--gpus", "6x24")
+        assert result.code == 2
+        assert f"lacks {lacking}" in result.err
+
+
+def test_a_checkpoint_that_the_planned_start_could_not_load(tmp_path):
+    """What doctor would stop is said by the plan already."""
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    assert not any(
+        "dynamic" in text for text in plan(folder, "--gpus", "6x24", "--json").document["warnings"]
+    )
+    result = plan(folder, "--gpus", "6x24", "--mtp", "3", "--json")
+    assert result.code == 0
+    assert any("unquantized MTP head" in text and "dynamic" in text for text in result.document["warnings"])
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"] |= {"desc_act": True, "lm_head": True}
+    path.write_text(json.dumps(config))
+    found = " ".join(plan(folder, "--gpus", "6x24", "--json").document["warnings"])
+    assert "desc_act" in found
+    assert "LM head is quantized" in found
+
+
+def test_a_table_in_the_config_or_the_files_alone(tmp_path):
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    change_config(folder, ple_layer_ids=[])
+    result = plan(folder, "--gpus", "6x24")
+    assert result.code == 2
+    assert "lacks ple_layer_ids in its config, and has an n-gram table" in result.err
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model-table.safetensors").unlink()
+    result = plan(folder, "--gpus", "6x24", "--json")
+    assert result.code == 0
+    assert "--engram-config" not in result.document["command"]
+    change_config(folder, ple_layer_ids=[2])
+    assert "lacks the n-gram table" in plan(folder, "--gpus", "6x24").err
+
+
+def test_a_model_that_is_no_folder_and_a_broken_link(tmp_path):
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    result = plan(folder / "config.json", "--gpus", "6x24")
+    assert (result.code, "has no config.json" in result.err) == (2, True)
+    (folder / "model-00030.safetensors").unlink()
+    (folder / "model-00030.safetensors").symlink_to("../blobs/none")
+    result = plan(folder, "--gpus", "6x24")
+    assert (result.code, "is a link to nothing" in result.err) == (2, True)
+
+
+def test_no_mtp_head(tmp_path):
     folder = flash_next.write_checkpoint(tmp_path / "model", "gptq", mtp=False)
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["mtp_num_hidden_layers"] = 0

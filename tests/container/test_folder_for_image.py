@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -338,3 +339,49 @@ def test_refusals(cli, tmp_path):
     assert cli("overlay", "--image", IMAGE, "--site-packages").code == 2
     assert not (tmp_path / "x").exists()
     assert cli("overlay", "--image", "mine:latest", "--onto", "v0.32.0", tmp_path / "x").code == 0
+
+
+def test_a_start_from_a_folder_that_cdpath_knows(folder, engines, tmp_path, monkeypatch):
+    """With CDPATH set, cd may go elsewhere, and prints where it went."""
+    (tmp_path / "decoy" / folder.name).mkdir(parents=True)
+    monkeypatch.chdir(folder.parent)
+    done, [call] = engines(Path(folder.name, "docker-run.sh"), CDPATH=str(tmp_path / "decoy"))
+    assert done.returncode == 0, done.stderr
+    assert mounts(call)[f"{SITE}/vllm/log.py"] == str(folder / "files/vllm/log.py")
+
+
+def test_a_start_through_a_link(folder, engines, tmp_path):
+    link = tmp_path / "start"
+    link.symlink_to(folder / "docker-run.sh")
+    done, [call] = engines(link)
+    assert done.returncode == 0, done.stderr
+    assert mounts(call)[f"{SITE}/vllm/log.py"] == str(folder / "files/vllm/log.py")
+
+
+@pytest.mark.parametrize("size", ["lots", "1e2", "nan", ""])
+def test_an_offload_size_that_is_none_starts_nothing(folder, engines, size):
+    done, calls = engines(folder / "docker-run.sh", f"--kv-offloading-size={size}")
+    assert (done.returncode, calls) == (2, [])
+    assert "is no number of GiB" in done.stderr
+
+
+def test_the_commands_as_printed(cli, engines, tmp_path):
+    target = tmp_path / "it's $odd"
+    text = cli("overlay", "--image", IMAGE, target).out
+    for label, more in (("check it:  ", "--verify"), ("start it:  ", "")):
+        words = shlex.split(text.partition(label)[2].partition("\n")[0].partition("(")[0])
+        assert str(target / "docker-run.sh") in words
+        assert more in {*words, ""}
+
+
+def test_another_release_than_the_tag_says(cli, tmp_path):
+    for onto, warnings in (("v0.32.0", 1), ("v0.33.0", 0)):
+        result = cli("overlay", "--image", IMAGE, tmp_path / "x", "--onto", onto, "--dry-run", "--json")
+        assert result.code == 0
+        assert len(result.document["warnings"]) == warnings
+
+
+def test_the_root_is_not_written(cli):
+    result = cli("overlay", "--image", IMAGE, "/")
+    assert result.code == 2
+    assert "name a new folder" in result.err

@@ -48,6 +48,11 @@ def test_shared_memory_must_hold_the_offloaded_cache():
     [
         {"gpus": "0;1"},
         {"gpus": ""},
+        {"gpus": "0,1,0"},
+        {"serve": "--kv-offloading-size nan"},
+        {"serve": "--kv-offloading-size 1e2"},
+        {"serve": "--kv-offloading-size=-1"},
+        {"site": "/with\nline"},
         {"serve": "--a 'b"},
         {"environment": ["no value"]},
         {"environment": ["A B=c"]},

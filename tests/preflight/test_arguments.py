@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from vllm_series.errors import UsageError
-from vllm_series.preflight.arguments import parse_arguments
+from vllm_series.preflight.arguments import parse_arguments, split_variables
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,13 @@ def test_context_that_vllm_decides(text):
         ["M", "--max-num-batched-tokens", "1.5K"],
         ["M", "--max-num-batched-tokens", "1.5"],
         ["M", "--max-model-len", "0"],
+        ["M", "-pp", "0"],
+        ["M", "-tp", "0"],
+        ["M", "--nnodes=0"],
+        ["M", "--max-num-seqs", "0"],
+        ["M", "--gpu-memory-utilization", "92"],
+        ["M", "--gpu-memory-utilization", "nan"],
+        ["M", "--kv-offloading-size", "inf"],
         ["M", "-sc", '{"num_speculative_tokens": "two"}'],
     ],
 )
@@ -78,6 +85,16 @@ def test_bad_numbers(words):
 def test_unreadable(words):
     with pytest.raises(UsageError, match="is no"):
         parse_arguments(words)
+
+
+def test_variables_before_the_command():
+    line = ["VLLM_PP_LAYER_PARTITION=8,8", "EMPTY=", "vllm", "serve", "M", "--a=b"]
+    assert split_variables(line) == ({"VLLM_PP_LAYER_PARTITION": "8,8", "EMPTY": ""}, line[2:])
+    assert split_variables(["./a=b", "C=d"]) == ({}, ["./a=b", "C=d"])
+
+
+def test_the_command_by_its_path():
+    assert parse_arguments(["env/bin/vllm", "serve", "M"]).model == "M"
 
 
 def test_nothing():

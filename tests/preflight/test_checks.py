@@ -9,7 +9,7 @@ from pathlib import Path
 
 import flash_next
 import pytest
-from vllm_series.preflight import engine, files, machine, settings
+from vllm_series.preflight import engine, files, flags, machine, settings
 from vllm_series.preflight.arguments import parse_arguments
 from vllm_series.preflight.checks import CHECKS, examine
 from vllm_series.preflight.facts import Engine, Facts, Gpu, Process
@@ -96,7 +96,7 @@ def test_good_start_has_no_finding(good):
 def test_every_check_is_run():
     made = {
         value
-        for module in (machine, files, settings, engine)
+        for module in (machine, files, flags, settings, engine)
         for name, value in vars(module).items()
         if name.startswith("check_") and value.__module__ == module.__name__
     }
@@ -203,6 +203,22 @@ def test_checkpoint_incomplete(good, tmp_path):
         "mtp.safetensors is shorter than its header says",
         "lm_head.weight stands in two files",
     ]
+
+
+def test_layers_that_no_file_has(good, tmp_path):
+    folder = flash_next.write_checkpoint(tmp_path / "m", "gptq")
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model-00007.safetensors").unlink()
+    (found,) = only(good, files.check_complete, **described(folder))
+    assert found.stops
+    assert found.what == "no file has the weights of layer 7"
+
+
+def test_a_table_that_the_config_does_not_name(good, checkpoint):
+    model = checkpoint["model"]
+    without = replace(model, kv=replace(model.kv, ple_layers=()))
+    (found,) = only(good, files.check_table_shards, **checkpoint | {"model": without})
+    assert "names no ple_layer_ids" in found.what
 
 
 def table(folder: Path, rows: dict[int, int], dtype: str = "BF16", width: int = 160) -> dict[str, object]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import flash_next
@@ -29,7 +30,7 @@ def test_snapshot(driver, tmp_path, monkeypatch):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
-    facts = gather(parse_arguments([str(folder)]), None, None)
+    facts = gather(parse_arguments([str(folder)]), None, None, os.environ)
     assert facts.driver == "580.95.05"
     assert [gpu.capability for gpu in facts.gpus] == [(8, 6)] * 2
     assert facts.gpus[0].processes[0].pid == 1
@@ -45,20 +46,20 @@ def test_snapshot(driver, tmp_path, monkeypatch):
 
 def test_driver_that_does_not_answer(driver):
     driver.broken = True
-    facts = gather(parse_arguments([]), None, None)
+    facts = gather(parse_arguments([]), None, None, os.environ)
     assert facts.gpus == ()
     assert "version mismatch" in facts.driver_problem
 
 
 def test_no_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "nvidia-ml-py is missing" in gather(parse_arguments([]), None, None).driver_problem
+    assert "nvidia-ml-py is missing" in gather(parse_arguments([]), None, None, os.environ).driver_problem
 
 
 def test_hub_name_and_broken_folder(driver, tmp_path):
-    assert "is no folder here" in gather(parse_arguments(["Qwen/X"]), None, None).model_problem
+    assert "is no folder here" in gather(parse_arguments(["Qwen/X"]), None, None, os.environ).model_problem
     (tmp_path / "config.json").write_text("{")
-    assert "is no JSON" in gather(parse_arguments([str(tmp_path)]), None, None).model_problem
+    assert "is no JSON" in gather(parse_arguments([str(tmp_path)]), None, None, os.environ).model_problem
 
 
 GPUS = [Gpu(number, "card", 1, 1, (8, 6)) for number in range(3)]

@@ -130,8 +130,9 @@ def test_no_config(tmp_path):
         struct.pack("<Q", 1 << 40) + b"{}",
         struct.pack("<Q", 21) + b'{"a": {"dtype": "I8"}}',
         struct.pack("<Q", 68) + b'{"a": {"dtype": "I8", "shape": [4], "data_offsets": [4, 0], "x": 1}}',
+        struct.pack("<Q", 60) + b'{"a": {"dtype": "I8", "shape": [4], "data_offsets": [-4, 0]}}',
     ],
-    ids=["empty", "short", "lfs", "junk", "huge", "keys", "offsets"],
+    ids=["empty", "short", "lfs", "junk", "huge", "keys", "offsets", "before"],
 )
 def test_file_is_no_safetensors_file(folder, content):
     (folder / "model-00003.safetensors").write_bytes(content)

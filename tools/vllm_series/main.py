@@ -6,6 +6,8 @@ Each verb's code is imported when the verb runs, so that ``--help`` and completi
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -13,9 +15,11 @@ import typer
 from vllm_series import __version__
 from vllm_series.cli import deploy, edit, maintain, owner, prove, rebase, upstream, use
 from vllm_series.cli.options import CONTEXT
+from vllm_series.cli.root import RootGroup
 
 app = typer.Typer(
     name="vllm-series",
+    cls=RootGroup,
     help="Apply a series of patches to vLLM, and carry it until upstream has taken every one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -43,4 +47,9 @@ def root(
 
 def run() -> None:
     """The console script."""
+    # A closed stream is none in Python; what would go there is dropped.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
     app()

@@ -119,6 +119,10 @@ def _reader_may_leave(stream: TextIO) -> Iterator[None]:
         yield
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError:
+        # Of a result the caller must know; of a note there is nobody left to tell.
+        if stream is not sys.stderr:
+            raise
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

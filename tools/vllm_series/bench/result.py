@@ -147,4 +147,6 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}", hint="name a folder that `bench` has written") from None
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{file} is no result of vllm-series bench") from None
+        raise UsageError(
+            f"{file} is no result of vllm-series bench", hint="name a folder that `bench` has written"
+        ) from None

@@ -193,6 +193,7 @@ def bench(
 
 @bench_app.command("compare")
 def bench_compare(
+    context: typer.Context,
     first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a run.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Folder of another.")],
     as_json: Json = False,
@@ -200,4 +201,6 @@ def bench_compare(
     """Compare two runs, value by value."""
     from vllm_series.commands.bench import compare as command
 
+    # `bench --json compare A B` is understood as well.
+    as_json = as_json or bool(context.parent and context.parent.params["as_json"])
     dispatch("bench compare", as_json, lambda out: command(out, first, second))

@@ -55,5 +55,9 @@ def dispatch(verb: str, as_json: bool, body: Callable[[Output], int]) -> None:
         traceback.print_exc()
         out.note("vllm-series: this is a bug; please report it with the lines above")
         code = out.finish(EXIT_BUG, error={"kind": "bug", "message": repr(error), "hint": ""})
-    out.close()
+    try:
+        out.close()
+    except OSError as error:
+        out.note(f"vllm-series: error: cannot write the result: {error.strerror or error}")
+        code = EXIT_ENVIRONMENT
     raise typer.Exit(code)

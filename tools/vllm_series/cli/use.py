@@ -106,8 +106,13 @@ def fetch(
     dispatch("fetch", as_json, lambda out: command(out, series_dir, refs, index))
 
 
-@app.command(rich_help_panel=USE, context_settings={"ignore_unknown_options": True})
+@app.command(
+    rich_help_panel=USE,
+    # No -h of its own: vLLM has flags such as -dph, which would be read as it.
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+)
 def doctor(
+    context: typer.Context,
     arguments: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(
@@ -127,6 +132,9 @@ def doctor(
     With --serve: driver, cards, memory, checkpoint, flags and variables, and whether the vLLM about to run
     has the patches that the start needs. Exit 1 if something stops it.
     """
+    if "-h" in (arguments or []):
+        typer.echo(context.get_help())
+        return
     if serve:
         from vllm_series.commands.doctor_serve import doctor_serve
 

@@ -68,6 +68,8 @@ def _to_new_folder(
     """Make the checkout; None if another run has made it meanwhile."""
     if folder.exists() and not folder.is_dir():
         raise PreconditionError(f"{folder} is a file", hint="name a new folder with --into")
+    if options.branch is not None:
+        store.repository.require_branch_name(options.branch)
     commit = store.repository.commit(f"refs/tags/{ref}")
     target = Target.of(project, store.repository, commit)
     plan = make_plan(project, target, options.names, three_way=options.three_way, store=store)

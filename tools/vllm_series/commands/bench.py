@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,21 @@ def _require_extra() -> None:
         ) from None
 
 
+def _require_address(options: BenchOptions) -> None:
+    import httpx
+
+    try:
+        url = httpx.URL(options.url)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"--url {options.url}: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+        raise UsageError(
+            f"--url {options.url} is no address of a server", hint="write it as in http://127.0.0.1:8000"
+        )
+    if not math.isfinite(options.timeout):
+        raise UsageError(f"--timeout {options.timeout} is no number of seconds")
+
+
 async def _measure(out: Output, options: BenchOptions, folder: Path, result: Result) -> None:
     import httpx
 
@@ -93,6 +109,7 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
     for name in options.only:
         if name not in SCENARIOS:
             raise UsageError(f"there is no measurement {name}", hint=f"there are: {', '.join(SCENARIOS)}")
+    _require_address(options)
     url = options.url.rstrip("/").removesuffix("/v1")
     key = os.environ.get(KEY_VARIABLE)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -102,10 +119,7 @@ async def _measure(out: Output, options: BenchOptions, folder: Path, result: Res
         trust_env=False,  # A proxy would be measured as well.
         headers={"Authorization": f"Bearer {key}"} if key else {},
     ) as http:
-        try:
-            model = await first_model(http, url, options.model)
-        except httpx.InvalidURL as error:
-            raise UsageError(f"--url {options.url}: {error}") from None
+        model = await first_model(http, url, options.model)
         writer = Writer(_tokenizer(options, model), options.seed)
         client = Client(url, model["id"], http, lambda text: len(writer.encode(text)))
         environment = await describe_environment(http, url, model)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from vllm_series.errors import EXIT_NO, EXIT_OK
 from vllm_series.output import Output, plural
-from vllm_series.preflight.arguments import parse_arguments
+from vllm_series.preflight.arguments import parse_arguments, split_variables
 from vllm_series.preflight.checks import CHECKS, examine
 from vllm_series.preflight.facts import Facts
 from vllm_series.preflight.gather import gather
@@ -18,8 +19,9 @@ from vllm_series.project import find_project
 
 def doctor_serve(out: Output, series_dir: Path | None, vllm: Path | None, words: Sequence[str]) -> int:
     """Say what would go wrong with a start of ``vllm serve``: what, why it matters, what to do."""
-    arguments = parse_arguments(words)
-    facts = gather(arguments, find_project(series_dir), vllm)
+    variables, command = split_variables(words)
+    arguments = parse_arguments(command)
+    facts = gather(arguments, find_project(series_dir), vllm, {**os.environ, **variables})
     found = examine(facts)
     for finding in sorted(found, key=lambda finding: not finding.stops):
         out.say(f"{'error' if finding.stops else 'warning'}: {finding.check}: {finding.what}")

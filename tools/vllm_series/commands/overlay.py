@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,11 +50,39 @@ def overlay(out: Output, series_dir: Path | None, options: OverlayOptions) -> in
             "overlay needs to know over what: --site-packages or --image TAG",
             hint="an installed wheel: vllm-series overlay --site-packages [PATH]",
         )
+    if options.site_packages:
+        _refuse_image_options(options)
     if options.image is not None:
         return _image(out, series_dir, options, options.image)
     if options.uninstall:
         return _uninstall(out, options)
     return _install(out, series_dir, options)
+
+
+#: What the options for a container are when they are not given.
+_NOT_GIVEN: Mapping[str, tuple[str, object]] = {
+    "serve": ("--serve", ""),
+    "environment": ("--env", ()),
+    "gpus": ("--gpus", "all"),
+    "shm": ("--shm-size", None),
+    "remove_torchcodec": ("--remove-torchcodec or --keep-torchcodec", None),
+    "site": ("--container-site", ""),
+}
+
+
+def _refuse_image_options(options: OverlayOptions) -> None:
+    """An option that would be ignored is a misunderstanding."""
+    given = ["--onto"] if options.onto is not None else []
+    given += [
+        name
+        for key, (name, default) in _NOT_GIVEN.items()
+        if key in options.container and options.container[key] != default
+    ]
+    if given:
+        raise UsageError(
+            f"{given[0]} goes with --image",
+            hint="an installed vLLM is told by its folder alone; leave it out",
+        )
 
 
 def payload_of(out: Output, series_dir: Path | None, ref: str, what: str, index: str) -> Payload:
@@ -84,9 +114,9 @@ def _install(out: Output, series_dir: Path | None, options: OverlayOptions) -> i
         action, text = "replaced" if old else "installed", f"ok: {count} put into {installed.site}"
     out.say(text)
     if action in ("installed", "replaced"):
-        out.say(
-            "restart a running vLLM; take it out again with: vllm-series overlay --site-packages --uninstall"
-        )
+        words = ["vllm-series", "overlay", "--site-packages", "--uninstall"]
+        words += [str(options.path)] if options.path is not None else []
+        out.say(f"restart a running vLLM; take it out again with: {shlex.join(words)}")
     for item in payload.skipped:
         out.note(f"{item.name} is not needed: {item.reason}")
     return out.finish(EXIT_OK, action=action, site=str(installed.site), manifest=made.document())
@@ -121,15 +151,20 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
     if options.uninstall:
         raise UsageError("--uninstall goes with --site-packages; a folder for an image can simply be removed")
     container = make_container(image, **options.container)
-    ref = options.onto or release_of(image)
+    named = release_of(image)
+    ref = options.onto or named
     if ref is None:
         raise UsageError(
             f"{image} does not say which release of vLLM it has",
             hint="take an image with a release tag, or name the release with --onto v0.33.0",
         )
-    folder = (options.path or Path("vllm-series-overlay")).absolute()
+    folder = Path(os.path.abspath(options.path or "vllm-series-overlay"))  # noqa: PTH100  `..` goes as well
+    if not folder.name:
+        raise UsageError(f"{folder} cannot be written as a whole", hint="name a new folder")
     payload = payload_of(out, series_dir, ref, image, options.index)
     files = folder_files(container, payload)
+    if named not in (None, ref):
+        out.warn(f"{image} is named after vLLM {named}, and --onto says {ref}: check it before it is started")
     if not options.dry_run:
         write_folder(folder, files)
     out.say(
@@ -137,8 +172,9 @@ def _image(out: Output, series_dir: Path | None, options: OverlayOptions, image:
         f"{plural(len(payload.patches), 'patch')} over {image}"
     )
     if not options.dry_run:
-        out.say(f"check it:  {folder}/docker-run.sh --verify          (or podman-run.sh)")
-        out.say(f"start it:  MODEL=/path/to/checkpoint {folder}/docker-run.sh")
+        script = shlex.quote(f"{folder}/docker-run.sh")
+        out.say(f"check it:  {script} --verify          (or podman-run.sh)")
+        out.say(f"start it:  MODEL=/path/to/checkpoint {script}")
     if container.remove_torchcodec:
         out.note("torchcodec is removed before vLLM starts: the image has CUDA 12, and it wants CUDA 13")
     return out.finish(

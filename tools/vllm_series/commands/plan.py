@@ -9,6 +9,9 @@ from pathlib import Path
 from vllm_series.commands.plan_report import Plan, document, print_cards, print_plan
 from vllm_series.errors import EXIT_OK, AnswerNoError, UsageError
 from vllm_series.output import Output, plural
+from vllm_series.preflight.arguments import parse_arguments
+from vllm_series.preflight.facts import Facts, Finding
+from vllm_series.preflight.files import check_head, check_quantization, check_table_format, check_table_shards
 from vllm_series.sizing.advice import check_request, next_step, refusal
 from vllm_series.sizing.cards import detect_cards, parse_cards
 from vllm_series.sizing.chart import bars, write_plot
@@ -21,7 +24,10 @@ from vllm_series.sizing.model import Model, read_model
 from vllm_series.sizing.partition import parse_partition
 from vllm_series.sizing.patches import Configuration, needed
 from vllm_series.sizing.units import GIB, gib, thousands
-from vllm_series.sizing.weights import Weights, sort_weights
+from vllm_series.sizing.weights import Weights, find_lacking, find_table_mismatch, sort_weights
+
+#: More than any box has; NaN and infinity are no numbers to plan with.
+_MOST_GIB = 1e6
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class PlanOptions:
 
 def plan(out: Output, options: PlanOptions) -> int:
     """Say whether a model fits the cards, how, and with which command."""
+    _require_numbers(options)
     model = read_model(options.model)
     checkpoint = read_checkpoint(options.model)
     if checkpoint.missing:
@@ -61,6 +68,12 @@ def plan(out: Output, options: PlanOptions) -> int:
     weights = sort_weights(checkpoint.tensors, model.layers)
     if weights.unknown:
         out.warn(f"{plural(len(weights.unknown), 'tensor')} not counted, first {weights.unknown[0]}")
+    lacking = find_lacking(weights) or find_table_mismatch(model, weights)
+    if lacking:
+        raise UsageError(
+            f"{options.model} lacks {lacking}",
+            hint="finish the download; config.json and the files must be of one revision",
+        )
     request = _request(options)
     check_request(model, request)
     layout = choose_layout(model, weights, request)
@@ -73,12 +86,24 @@ def plan(out: Output, options: PlanOptions) -> int:
         print_cards(out, layout)
         raise refusal(model, weights, layout)
     made = _plan(out, options, model, checkpoint, weights, layout)
+    for finding in _examine(made, checkpoint, weights):
+        out.warn(f"{finding.what}: {finding.why}; {finding.do}")
     print_plan(out, made)
     return out.finish(EXIT_OK, **document(made))
 
 
+def _require_numbers(options: PlanOptions) -> None:
+    for name, value in (
+        ("--ram", options.ram),
+        ("--reserve", options.reserve),
+        ("--utilization", options.utilization),
+    ):
+        if value is not None and not abs(value) < _MOST_GIB:
+            raise UsageError(f"{name} {value:g} is no amount that a box can have")
+
+
 def _request(options: PlanOptions) -> Request:
-    own = parse_cards(options.gpus) if options.gpus else detect_cards()
+    own = parse_cards(options.gpus) if options.gpus is not None else detect_cards()
     partition = None
     if options.partition is not None:
         partition = parse_partition(options.partition)
@@ -126,6 +151,15 @@ def _plan(
         patches=tuple(needed(_configuration(model, weights, layout, place))),
         larger=next_step(model, weights, layout),
     )
+
+
+def _examine(made: Plan, checkpoint: Checkpoint, weights: Weights) -> list[Finding]:
+    """What of the checkpoint would stop the planned start, as ``doctor --serve`` says it."""
+    facts = Facts(
+        parse_arguments(made.command.words()), {}, model=made.model, checkpoint=checkpoint, weights=weights
+    )
+    checks = (check_table_shards, check_table_format, check_quantization, check_head)
+    return [finding for check in checks for finding in check(facts)]
 
 
 def _configuration(model: Model, weights: Weights, layout: Layout, place: TablePlace) -> Configuration:

@@ -25,7 +25,8 @@ _HEAD = """\
 # Check first:                             ./{engine}-run.sh --verify
 # Show the command without running it:     DRY_RUN=1 MODEL=... ./{engine}-run.sh
 set -euo pipefail
-here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd -P)
+unset CDPATH
+here=$(cd -- "$(dirname -- "$(readlink -f -- "${{BASH_SOURCE[0]}}")")" && pwd -P)
 image={image}
 site={site}
 files=(
@@ -78,7 +79,10 @@ for ((i = 0; i < ${{#all[@]}}; i++)); do
     --kv-offloading-size=*) offload=${{all[i]#*=}} ;;
   esac
 done
-needed=$(( ${{offload%%.*}} + {beside} ))
+case $offload in
+  '' | *[!0-9.]* | .* | *.*.*) fail 2 "--kv-offloading-size $offload is no number of GiB" ;;
+esac
+needed=$(( 10#${{offload%%.*}} + {beside} ))
 free=$(( $(df --output=avail -k /dev/shm | tail -n 1) / 1048576 ))
 if [ "$offload" != 0 ] && [ "$free" -lt "$needed" ]; then
   fail 4 "/dev/shm has $free GiB free, and --kv-offloading-size $offload needs $needed;\
@@ -89,7 +93,7 @@ fi
 _START = """
 : "${{MODEL:?name the folder of the checkpoint: MODEL=/path/to/checkpoint}}"
 [ -d "$MODEL" ] || fail 2 "$MODEL is no folder"
-model=$(cd "$MODEL" && pwd -P)
+model=$(cd -- "$MODEL" && pwd -P)
 mountable "$model"
 run {engine} run --rm --name vllm-series {shm} -p "${{PORT:-8000}}:8000" "${{devices[@]}}" \\
 {environment}  --mount "type=bind,source=$model,target=/model,readonly" "${{mounts[@]}}" \\

@@ -18,6 +18,7 @@ SHM_BESIDE = 1
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", re.ASCII)
 _RELEASE_TAG = re.compile(r":(v\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?![\d.])[^/]*$", re.ASCII)
 _CUDA_12 = re.compile(r":[^/]*cu12", re.ASCII)
+_SIZE = re.compile(r"\d{1,6}(\.\d+)?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -48,7 +49,12 @@ class Container:
     def offload(self) -> float:
         """Size of the KV cache in host memory, in GiB."""
         found = option_value(self.arguments, "--kv-offloading-size")
-        return float(found) if found is not None else 0.0
+        if found is None:
+            return 0.0
+        # The start scripts compute with it as well, so it is a plain number.
+        if not _SIZE.fullmatch(found):
+            raise UsageError(f"--serve: --kv-offloading-size {found} is no number of GiB")
+        return float(found)
 
 
 def make_container(
@@ -79,11 +85,13 @@ def make_container(
     """
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is no name of an image", hint="such as vllm/vllm-openai:v0.33.0")
-    if not site.startswith("/") or "," in site or '"' in site:
+    if not site.startswith("/") or "," in site or '"' in site or not site.isprintable():
         raise UsageError(f"{site!r} is no absolute path in a container without commas and quotes")
     numbers = () if gpus == "all" else tuple(gpus.split(","))
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise UsageError(f"--gpus {gpus}: neither `all` nor numbers such as 0,1,2")
+    if len(set(map(int, numbers))) < len(numbers):
+        raise UsageError(f"--gpus {gpus} names a card twice")
     try:
         arguments = tuple(shlex.split(serve))
     except ValueError as error:
@@ -102,10 +110,7 @@ def make_container(
 
 
 def _require_room(container: Container) -> None:
-    try:
-        needed = container.offload + SHM_BESIDE
-    except ValueError:
-        raise UsageError("--serve: --kv-offloading-size is no number of GiB") from None
+    needed = container.offload + SHM_BESIDE
     if container.shm is not None and container.shm < needed:
         raise UsageError(
             f"--shm-size {container.shm} is too small: --kv-offloading-size {container.offload:g} lies in "

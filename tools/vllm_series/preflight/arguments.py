@@ -116,9 +116,23 @@ _INTEGERS = (
     "--max-num-batched-tokens",
     "--nnodes",
 )
-_FRACTIONS = ("--gpu-memory-utilization", "--kv-offloading-size")
+#: Flags that take a number with a fraction, and the largest that makes sense.
+_FRACTIONS = {"--gpu-memory-utilization": 1.0, "--kv-offloading-size": 1e6}
 #: Flags whose value is JSON.
 _JSON = ("--engram-config", "--speculative-config", "--compilation-config", "--attention-config")
+
+
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.ASCII | re.DOTALL)
+
+
+def split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that stand before a command, as ``plan`` prints it, and the command."""
+    variables: dict[str, str] = {}
+    rest = list(words)
+    while rest and (match := _VARIABLE.fullmatch(rest[0])):
+        variables[match[1]] = match[2]
+        del rest[0]
+    return variables, rest
 
 
 def parse_arguments(words: Sequence[str]) -> ServeArguments:
@@ -129,7 +143,7 @@ def parse_arguments(words: Sequence[str]) -> ServeArguments:
 
     """
     rest = list(words)
-    if rest[:2] == ["vllm", "serve"]:
+    if rest[1:2] == ["serve"] and rest[0].rpartition("/")[2] == "vllm":
         rest = rest[2:]
     model: str | None = None
     flags: dict[str, str] = {}
@@ -157,9 +171,11 @@ def parse_arguments(words: Sequence[str]) -> ServeArguments:
     found = ServeArguments(flags.get("--model") or model, flags, nested, configs)
     # A value that is no number is named now, not by the check that first needs it.
     for name in _INTEGERS:
-        found.number(name, 0)
-    for name in _FRACTIONS:
-        found.share(name, 0)
+        if found.number(name, 1) < 1:
+            raise UsageError(f"{name} {flags[name]} is no number from 1 on")
+    for name, most in _FRACTIONS.items():
+        if not 0 <= found.share(name, 0) <= most:
+            raise UsageError(f"{name} {flags[name]} is no number from 0 to {most:g}")
     context, _ = found.context, found.draft_tokens
     if context == 0:
         raise UsageError("--max-model-len 0 is no number of tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vllm_series.preflight import engine, files, machine, settings
+from vllm_series.preflight import engine, files, flags, machine, settings
 from vllm_series.preflight.facts import Facts, Finding, Findings
 
 CHECKS: tuple[Callable[[Facts], Findings], ...] = (
@@ -34,6 +34,7 @@ CHECKS: tuple[Callable[[Facts], Findings], ...] = (
     settings.check_speculation,
     settings.check_parallelism,
     settings.check_config_file,
+    flags.check_flags,
     engine.check_shadow,
     engine.check_engine,
     engine.check_patches,

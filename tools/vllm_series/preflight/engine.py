@@ -59,7 +59,8 @@ def check_patches(facts: Facts) -> Findings:
                 need.required,
                 f"{facts.engine.folder} lacks {need.patch}",
                 need.without,
-                f"vllm-series pick {need.patch} in the checkout, or vllm-series apply",
+                f"vllm-series pick {need.patch} in a checkout, vllm-series overlay --site-packages in an "
+                "installed vLLM",
             )
 
 

@@ -14,6 +14,7 @@ from vllm_series.bases import Base
 from vllm_series.errors import SeriesError
 from vllm_series.places import Folder
 from vllm_series.preflight.facts import Engine
+from vllm_series.preflight.flags import read_flags
 from vllm_series.project import Project
 from vllm_series.stack import apply_changes
 from vllm_series.tree import Snapshot
@@ -27,7 +28,8 @@ def find_engine(project: Project | None, named: Path | None) -> Engine | None:
     folder = named.absolute() if named is not None else _installed()
     if folder is None or not (folder / "vllm" / "__init__.py").is_file():
         return None
-    return Engine(folder, present(project, folder) if project else frozenset(), _cuda(folder))
+    patches = present(project, folder) if project else frozenset()
+    return Engine(folder, patches, _cuda(folder), read_flags(folder))
 
 
 def present(project: Project, folder: Path) -> frozenset[str]:

@@ -42,12 +42,14 @@ class Engine:
         folder: The folder that holds the package ``vllm``.
         patches: The patches of the series that are in it.
         cuda: Major version of the CUDA libraries beside it, None if unknown.
+        flags: The long flags that its ``serve`` knows, empty if unknown.
 
     """
 
     folder: Path
     patches: frozenset[str]
     cuda: int | None = None
+    flags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from vllm_series.output import plural
 from vllm_series.preflight.facts import Facts, Finding, Findings
 from vllm_series.sizing.checkpoint import Tensor
+from vllm_series.sizing.weights import find_lacking
 
 _SHARD = re.compile(r"\.ngram_embedding\.shard_(\d+)\.weight$")
 _RENAMED = re.compile(r"\.ngram_embedding\.shards\.\d+\.weight$")
@@ -50,6 +51,15 @@ def check_complete(facts: Facts) -> Findings:
                 why,
                 "download again; hf download resumes where it stopped",
             )
+    lacking = find_lacking(facts.weights) if facts.weights and not checkpoint.missing else None
+    if lacking:
+        yield Finding(
+            "checkpoint",
+            True,
+            f"no file has {lacking}",
+            "the download is not whole, and without an index nothing else tells",
+            "download again; hf download resumes where it stopped",
+        )
     if checkpoint.unindexed:
         yield Finding(
             "checkpoint",
@@ -71,7 +81,13 @@ def check_complete(facts: Facts) -> Findings:
 
 def check_table_shards(facts: Facts) -> Findings:
     """The shards of the n-gram table are 0 to N-1, and as long as each other but the last."""
-    if facts.model is None or facts.checkpoint is None or not facts.model.kv.ple_layers:
+    if facts.model is None or facts.checkpoint is None:
+        return
+    if not facts.model.kv.ple_layers:
+        if facts.weights is not None and facts.weights.table:
+            yield _table(
+                "the config names no ple_layer_ids", "the files have a table that no layer would read"
+            )
         return
     renamed = [t.name for t in facts.checkpoint.tensors if _RENAMED.search(t.name)]
     if renamed:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -22,19 +21,21 @@ _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"), Path("/run/cdi"))
 _CDI_LIBRARY = re.compile(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
-def gather(arguments: ServeArguments, project: Project | None, vllm: Path | None) -> Facts:
-    """Take the snapshot for a start in this environment and folder."""
+def gather(
+    arguments: ServeArguments, project: Project | None, vllm: Path | None, environment: Mapping[str, str]
+) -> Facts:
+    """Take the snapshot for a start in this folder."""
     facts: dict[str, object] = {
         "arguments": arguments,
-        "environment": dict(os.environ),
+        "environment": environment,
         "folder": Path.cwd(),
         "engine": find_engine(project, vllm),
         "podman": shutil.which("podman") is not None,
         "cdi_driver": read_cdi(_CDI_FOLDERS),
     }
-    facts |= _cards(os.environ)
+    facts |= _cards(environment)
     facts |= _memory(Path("/proc/meminfo"))
-    facts |= _space(Path("/dev/shm"), Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser())
+    facts |= _space(Path("/dev/shm"), Path(environment.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser())
     facts |= _checkpoint(arguments.model)
     shadow = Path.cwd() / "vllm"
     if (shadow / "__init__.py").is_file():

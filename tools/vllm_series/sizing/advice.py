@@ -33,6 +33,12 @@ def check_request(model: Model, request: Request) -> None:
             f"--context {request.context} is more than the model's {model.max_context} tokens",
             hint=f"plan with --context {model.max_context}, or give the checkpoint a config with YaRN",
         )
+    if request.users > request.batched_tokens:
+        raise UsageError(
+            f"--users {request.users} is more than --batched-tokens {request.batched_tokens}, and a step of "
+            "decoding needs a token per request",
+            hint=f"plan with --batched-tokens {request.users}, or fewer users",
+        )
     if request.draft_tokens and not model.kv.draft_layers:
         raise UsageError(
             f"--mtp {request.draft_tokens}: the checkpoint has no MTP head", hint="plan without --mtp"

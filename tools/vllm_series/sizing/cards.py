@@ -13,7 +13,7 @@ from vllm_series.sizing.units import GIB
 #: RTX 3090. `--gpu-memory-utilization` is a share of the latter.
 _USABLE = 23.56 / 24
 
-_GROUP = re.compile(r"^(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)$", re.IGNORECASE)
+_GROUP = re.compile(r"(?:(\d{1,3})\s*x\s*)?(\d{1,4}(?:\.\d+)?)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def parse_cards(text: str) -> tuple[Card, ...]:
     """
     cards: list[Card] = []
     for group in text.split(","):
-        match = _GROUP.match(group.strip())
+        match = _GROUP.fullmatch(group.strip())
         if match is None or not 1 <= int(match[1] or 1) <= 64 or float(match[2]) <= 0:
             raise UsageError(
                 f"--gpus {text}: {group.strip() or 'nothing'} is not a number of cards and their memory",

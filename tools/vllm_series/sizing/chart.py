@@ -117,6 +117,8 @@ def write_plot(path: Path, found: Sequence[Bar], title: str) -> None:
     kind = path.suffix.lower()
     if kind not in (".svg", ".png"):
         raise UsageError(f"--plot {path} must end in .svg or .png")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}", hint="make it first")
     unfinished = path.with_name(f".{path.name}.new{kind}")
     try:
         if kind == ".svg":

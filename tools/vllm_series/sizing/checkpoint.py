@@ -74,6 +74,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             else f"{folder} has no safetensors files",
             hint="name the folder that the checkpoint was downloaded to",
         )
+    for name in names:
+        if not (folder / name).is_file():
+            raise UsageError(
+                f"{folder / name} is a link to nothing, or no file",
+                hint="download it again, or copy the checkpoint with the files that its links name (cp -rL)",
+            )
     tensors: list[Tensor] = []
     cut: list[str] = []
     for name in names:
@@ -134,6 +140,6 @@ def _tensors(header: dict[str, dict[str, list[int]]], file: str) -> Iterator[Ten
             continue
         start, end = entry["data_offsets"]
         shape = tuple(map(int, entry["shape"]))
-        if end < start or (end == start and 0 not in shape):
+        if not 0 <= start <= end or (end == start and 0 not in shape):
             raise ValueError(name)
         yield Tensor(name, str(entry["dtype"]), shape, end - start, file)

@@ -88,7 +88,7 @@ def read_model(folder: Path) -> Model:
     path = folder / "config.json"
     try:
         values = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{folder} has no config.json", hint="name the folder that the checkpoint was downloaded to"
         ) from None
@@ -133,7 +133,10 @@ def _model(values: Mapping[str, Any], text: Mapping[str, Any]) -> Model:
     if len(linear) != _count(text, "num_hidden_layers"):
         raise ValueError(f"{len(linear)} layer_types for {text['num_hidden_layers']} layers")
     # PLE layer ids are counted from 1.
-    ple_layers = tuple(sorted(int(ple_id) - 1 for ple_id in set(text.get("ple_layer_ids") or ())))
+    ple_ids = text.get("ple_layer_ids") or ()
+    if isinstance(ple_ids, str):
+        raise ValueError(f"ple_layer_ids is {ple_ids!r}")
+    ple_layers = tuple(sorted(int(ple_id) - 1 for ple_id in set(ple_ids)))
     if ple_layers and not 0 <= ple_layers[0] <= ple_layers[-1] < len(linear):
         raise ValueError(f"ple_layer_ids {text['ple_layer_ids']} of {len(linear)} layers")
     draft = text.get("mtp_num_hidden_layers") or (text.get("mtp") or {}).get("num_hidden_layers") or 0

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from vllm_series.sizing.checkpoint import Tensor
+from vllm_series.sizing.model import Model
 
 _PREFIX = re.compile(r"^(?:model\.language_model\.|language_model\.model\.|model\.)")
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+)$")
@@ -153,6 +154,25 @@ def sort_weights(tensors: Sequence[Tensor], layers: int) -> Weights:
         quantized_draft=any(t.name.startswith("mtp.") and t.name.endswith(_QUANTIZED) for t in tensors),
         unknown=tuple(unknown),
     )
+
+
+def find_lacking(weights: Weights) -> str | None:
+    """What no file holds, or None: without an index nothing else tells that a file is missing."""
+    for number, layer in enumerate(weights.layers):
+        if layer == Share():
+            return f"the weights of layer {number}"
+    if weights.embedding == Share():
+        return "the token embedding"
+    return None
+
+
+def find_table_mismatch(model: Model, weights: Weights) -> str | None:
+    """Whether the n-gram table is in the config alone, or in the files alone."""
+    if model.kv.ple_layers and not weights.table:
+        return "the n-gram table that its config names (ple_layer_ids)"
+    if weights.table and not model.kv.ple_layers:
+        return "ple_layer_ids in its config, and has an n-gram table"
+    return None
 
 
 def _part(name: str) -> str | None:
