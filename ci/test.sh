@@ -38,6 +38,6 @@ vllm-series env create
 step "the patches' tests on $BASES, with and without each patch"
 onto=()
 for base in $BASES; do onto+=(--onto "$base"); done
-vllm-series test "${onto[@]}" --tier static --tier cpu
+vllm-series test "${onto[@]}" --tier static --tier cpu --tier interpret --tier compile
 
 step "done"
