@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from series_support import (
     write,
 )
 from vllm_series.dropped import parse_dropped
+from vllm_series.errors import EnvironmentFaultError
 from vllm_series.project import Project
 
 UNRELATED = {"NEWS.md": "News.\n", "vllm/engine.py": '"""New head."""\n' + ENGINE}
@@ -128,6 +130,7 @@ def test_a_conflict_pauses_and_goes_on(make, world):
         "+            total_3 += 3 * item",
     ]
     assert f"git -C {rebase.tree} add vllm/engine.py && vllm-series rebase --continue" in result.err
+    assert "or drop the patch: vllm-series rebase --skip 'REASON'" in result.err
     assert "<<<<<<<" in (rebase.tree / "vllm/engine.py").read_text()
     # Nothing of what is not finished is taken.
     for prepare, words in (
@@ -329,6 +332,7 @@ def test_an_older_release_gets_variants(make, world):
     assert result.code == 3, result
     assert result.document["source"] == "v0.32.0"
     assert result.document["question"]["patch"] == "worker-guard"
+    assert "--skip" not in result.err
     refused = rebase("--skip", "not there")
     assert refused.code == 4, refused
     assert "would serve it" in refused.err
@@ -481,6 +485,21 @@ def test_the_patch_directory_was_edited_meanwhile(make):
     assert rebase("--continue").code == 0
 
 
+def test_a_start_that_cannot_be_remembered(make, monkeypatch):
+    """No refs stay in the cache if the state cannot be written: nobody could take them back."""
+    import vllm_series.rebasestate as module
+
+    def full(path: Path, _content: bytes) -> None:
+        raise EnvironmentFaultError(f"cannot write {path}: No space left on device")
+
+    rebase = make(CONFLICT)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_file", full)
+        assert rebase(NEW).code == 5
+    assert rebase.left() == CLEAN
+    assert rebase(NEW).code == 3
+
+
 def test_a_damaged_or_foreign_state(make):
     rebase = make(CONFLICT)
     assert rebase(NEW).code == 3
@@ -543,6 +562,38 @@ def test_killed_at_every_step(make, tmp_path, command, after):
                 in (rebase.project / "patches/engine-fix.patch").read_bytes()
             )
     assert died > 2
+
+
+@pytest.mark.parametrize("command", ["start", "continue", "abort"])
+def test_interrupted_says_what_is_left(make, tmp_path, command):
+    """Ctrl-C: taken back, or in progress, and the message says which."""
+    rebase = make(CONFLICT)
+    if command != "start":
+        assert rebase(NEW).code == 3
+        rebase.put("vllm/engine.py", FIXED_34)
+    args = {"start": NEW, "continue": "--continue", "abort": "--abort"}[command]
+    state = rebase.project / ".vllm-series/rebase.json"
+    before = state.read_bytes() if state.exists() else None
+    copy_tree(rebase.project, tmp_path / "keep/project")
+    copy_tree(rebase.cache, tmp_path / "keep/cache")
+    kept = 0
+    for number in range(5, 400, 23):
+        for name, place in (("project", rebase.project), ("cache", rebase.cache)):
+            shutil.rmtree(place)
+            copy_tree(tmp_path / "keep" / name, place)
+        result = die_at(number, "rebase", args, "--json", send=signal.SIGINT, env=rebase.env)
+        assert result is not None
+        if result.code != 130:
+            assert result.code in (0, 3), result
+            break
+        assert result.document["error"]["kind"] == "interrupted"
+        if "rolled back" in result.err:
+            assert (state.read_bytes() if state.exists() else None) == before
+        else:
+            assert "vllm-series rebase --continue" in result.document["error"]["hint"]
+            assert state.exists()
+            kept += 1
+    assert kept
 
 
 def finish(rebase: Rebaser, command: str) -> None:

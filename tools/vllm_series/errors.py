@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors that a user can meet, and the exit codes they stand for.
 
-The core raises these and never prints; :mod:`vllm_series.main` turns them into one line and an exit
-code, or into the ``error`` member of the JSON document.
+The core raises these and never prints; :mod:`vllm_series.cli.dispatch` turns them into one line and an
+exit code, or into the ``error`` member of the JSON document.
 """
 
 from __future__ import annotations
@@ -71,3 +71,10 @@ class EnvironmentFaultError(SeriesError):
 
     exit_code = EXIT_ENVIRONMENT
     kind = "environment"
+
+
+class InterruptedRunError(SeriesError):
+    """A signal has ended a run whose work so far is kept; without it, what was done is taken back."""
+
+    exit_code = EXIT_INTERRUPTED
+    kind = "interrupted"

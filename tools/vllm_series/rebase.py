@@ -18,6 +18,7 @@ from vllm_series.build import drop_build_ref
 from vllm_series.checkout import NAME_TRAILER
 from vllm_series.errors import AnswerNoError, PreconditionError, UsageError
 from vllm_series.git import CommitInfo, Repository
+from vllm_series.interrupt import point_of_no_return
 from vllm_series.neutral import Neutrality, compare_patches, compare_trees
 from vllm_series.oplog import read_files, recorded, tree_of
 from vllm_series.patchfile import Patch
@@ -53,6 +54,7 @@ class Question:
         conflicts: Files with conflicts in the working tree.
         upstream: What upstream did to the hunks in question.
         tree: The working tree.
+        droppable: Whether ``--skip`` may drop it.
 
     """
 
@@ -62,6 +64,7 @@ class Question:
     conflicts: tuple[str, ...]
     upstream: tuple[UpstreamChange, ...]
     tree: Path
+    droppable: bool
 
 
 @dataclass
@@ -134,7 +137,12 @@ class Session:
         )
         carry = self._carry(state)
         state = replace(state, old_tip=commit_series(carry, old))
-        self._save(state)
+        try:
+            self._save(state)
+        except BaseException:
+            if not self.path.exists():  # Nobody could take the refs back any more.
+                self.place.clear()
+            raise
         return self._run(carry, Outcome(state))
 
     def resume(self) -> Outcome:
@@ -171,7 +179,11 @@ class Session:
             )
         carry, outcome = self._carry(state), Outcome(state)
         name, verdict = state.paused.name, state.paused.verdict
-        self._require_droppable(state, name, verdict)
+        if not self._is_droppable(state, name, verdict):
+            raise PreconditionError(
+                f"{name} cannot be left out of {state.ref}: {name}.patch would serve it all the same",
+                hint=f"resolve it, or --abort and let its retire condition hold on {state.ref}",
+            )
         tree = self.place.tree()
         if tree is not None:
             kept = [c for c in self._stack(tree, carry, state) if c.trailer(NAME_TRAILER) != name]
@@ -189,14 +201,10 @@ class Session:
             tree.reset(state.tip)
         return self._run(carry, outcome)
 
-    def _require_droppable(self, state: RebaseState, name: str, verdict: str) -> None:
-        """Refuse to drop what would be applied all the same: an older release is served by the plain file."""
+    def _is_droppable(self, state: RebaseState, name: str, verdict: str) -> bool:
+        """Whether it would not be applied all the same: an older release is served by the plain file."""
         mine, pinned = version_of(state.ref) or (), version_of(self.project.pinned.ref) or ()
-        if mine < pinned and f"{name}.patch" in self.project.files and not verdict.startswith("upstream-"):
-            raise PreconditionError(
-                f"{name} cannot be left out of {state.ref}: {name}.patch would serve it all the same",
-                hint=f"resolve it, or --abort and let its retire condition hold on {state.ref}",
-            )
+        return mine >= pinned or f"{name}.patch" not in self.project.files or verdict.startswith("upstream-")
 
     def abort(self) -> Outcome | None:
         """Take everything back; None if there was nothing to take back."""
@@ -233,6 +241,7 @@ class Session:
         state.write(self.path)
 
     def _clear(self) -> None:
+        point_of_no_return()
         self.place.clear()
         self.path.unlink(missing_ok=True)
 
@@ -299,7 +308,13 @@ class Session:
         snapshot = snapshot_of(self.store, state.tip, carry.patches)
         upstream = find_upstream_changes(carry, snapshot, carry.patches[names.index(patch)], hunks)
         outcome.question = Question(
-            step, names.index(patch) + 1, len(names), tuple(conflicts), tuple(upstream), self.place.path
+            step,
+            names.index(patch) + 1,
+            len(names),
+            tuple(conflicts),
+            tuple(upstream),
+            self.place.path,
+            self._is_droppable(state, patch, step.verdict.verdict.value),
         )
 
     def _is_prepared(self, carry: Carry, outcome: Outcome) -> bool:

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from vllm_series.bases import version_of
 from vllm_series.commands.fetch import bring
-from vllm_series.errors import EXIT_CONFLICT, EXIT_OK, PreconditionError, UsageError
+from vllm_series.errors import (
+    EXIT_CONFLICT,
+    EXIT_OK,
+    InterruptedRunError,
+    PreconditionError,
+    UsageError,
+)
 from vllm_series.locks import locked
 from vllm_series.neutral import Neutrality
 from vllm_series.output import Output, plural
@@ -61,15 +67,26 @@ def rebase(out: Output, series_dir: Path | None, options: RebaseOptions) -> int:
             bring(out, project, store, ref, options.index)
     with locked(store.lock_path, f"the cache {store.folder}"):
         session = Session(project, store)
-        if options.abort:
-            return _aborted(out, project, session.abort())
-        if options.ref is not None:
-            outcome = session.start(options.ref, options.vllm)
-        elif options.skip is not None:
-            outcome = session.skip(" ".join(options.skip.split()))
-        else:
-            outcome = session.resume()
+        try:
+            if options.abort:
+                return _aborted(out, project, session.abort())
+            outcome = _step(session, options)
+        except KeyboardInterrupt:
+            if not session.path.exists():
+                raise
+            raise InterruptedRunError(
+                "interrupted; the rebase stays in progress",
+                hint="go on with: vllm-series rebase --continue, or take it back with --abort",
+            ) from None
     return _finish(out, project, outcome)
+
+
+def _step(session: Session, options: RebaseOptions) -> Outcome:
+    if options.ref is not None:
+        return session.start(options.ref, options.vllm)
+    if options.skip is not None:
+        return session.skip(" ".join(options.skip.split()))
+    return session.resume()
 
 
 def _already(out: Output, project: Project, ref: str) -> int | None:
@@ -208,7 +225,7 @@ def _commands(question: Question) -> Iterable[str]:
     else:
         yield f"look at it: git -C {where} show"
         yield "then: vllm-series rebase --continue"
-    if verdict is not Verdict.UPSTREAM_EQUIVALENT:
+    if verdict is not Verdict.UPSTREAM_EQUIVALENT and question.droppable:
         yield "or drop the patch: vllm-series rebase --skip 'REASON'"
     yield "or take everything back: vllm-series rebase --abort"
 
