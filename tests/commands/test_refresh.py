@@ -188,11 +188,26 @@ def test_empty_missing_unknown_and_reordered_commits(cli, project, applied, clon
     refused(cli, project, order, 4, "order")
     refused(cli, project, clone, 4, "no series commits")
     commit(applied, "no trailer", {"README.md": "x\n"})
-    refused(cli, project, applied, 4)
+    refused(cli, project, applied, 4, "'no trailer' at HEAD", "squash it")
     own = copy_tree(clone, tmp_path / "own")
     commit(own, "mine", {"README.md": "mine\n"})
     assert cli("apply", "--vllm", own).code == 0
-    refused(cli, project, own, 4, "do not start at a supported release")
+    refused(
+        cli, project, own, 4, "'mine' below its series commits", "neither of a patch nor a supported release"
+    )
+
+
+def test_what_is_not_committed_is_said(cli, project, applied):
+    """It does not count, and nobody should think that it did."""
+    assert cli("refresh", "--from", applied, "--json").document["warnings"] == []
+    write(applied, {"vllm/engine.py": "x = 1\n", "NEW.md": "x\n"})
+    before = files_of(project)
+    result = cli("refresh", "--from", applied, "--json")
+    assert result.code == 0, result
+    (warning,) = result.document["warnings"]
+    assert "2 files" in warning
+    assert "NEW.md, vllm/engine.py" in warning
+    assert files_of(project) == before
 
 
 def test_a_message_that_would_be_cut(cli, project, applied):

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from vllm_series.checkout import opened, read_stack
 from vllm_series.commands.fetch import bring
 from vllm_series.errors import EXIT_NO, EXIT_OK, PreconditionError
+from vllm_series.git import Repository
 from vllm_series.locks import locked
 from vllm_series.oplog import recorded
 from vllm_series.output import Output, plural
@@ -38,6 +40,16 @@ def refresh(out: Output, series_dir: Path | None, source: Path | None, only_chec
     )
 
 
+def _warn_of_changes(out: Output, repository: Repository) -> None:
+    """Say what an edit that was not committed yet does not bring along."""
+    loose = sorted(repository.states()) if repository.work_tree else []
+    if loose:
+        out.warn(
+            f"{plural(len(loose), 'file')} of {repository.where} with changes that are not committed, and do "
+            f"not count: {', '.join(loose[:3])}{', ...' if len(loose) > 3 else ''}"
+        )
+
+
 def _rewrites(out: Output, project: Project, source: Path | None, index: str) -> list[Rewrite]:
     store = Store.default()
     if source is not None:
@@ -46,10 +58,16 @@ def _rewrites(out: Output, project: Project, source: Path | None, index: str) ->
             release = repository.describe(stack.base)
             base = next((b for b in project.bases if b.ref == release), None)
             if base is None or repository.find_commit(f"refs/tags/{base.ref}") != stack.base:
+                (below,) = repository.commits(stack.base, 1)
+                place = "below its series commits" if stack.commits else "at HEAD"
                 raise PreconditionError(
-                    f"the series commits of {source} do not start at a supported release",
-                    hint="supported: " + ", ".join(b.ref for b in project.bases),
+                    f"{source} has {below.oid[:12]} {below.subject!r} {place}, which is neither of a patch "
+                    "nor a supported release",
+                    hint="squash it into the commit of its patch: "
+                    f"git -C {shlex.quote(str(source))} rebase -i {project.pinned.ref}; "
+                    "supported: " + ", ".join(b.ref for b in project.bases),
                 )
+            _warn_of_changes(out, repository)
             return rewrites_from_stack(project, repository, stack, base)
     found: list[Rewrite] = []
     for base in project.bases:
