@@ -102,6 +102,20 @@ def test_a_move_that_would_change_the_result(cli, project, tmp_path):
     assert cli("move", "engine-more", "--after", "two").code == 0
 
 
+def test_split_and_fold_leave_the_facts_as_they_were(cli, project):
+    """The last entry goes with the blank line before it; a name that is given twice counts once."""
+    before = (project / "patches/status.toml").read_bytes()
+    parts = ("worker-guard", "guard-test", "tests/test_engine.py", "--title", "[Core] Test the guard")
+    assert cli("split", *parts).code == 0
+    assert (project / "patches/status.toml").read_bytes() != before
+    result = cli("fold", "guard-test", "guard-test", "--into", "worker-guard")
+    assert result.code == 0, result
+    assert result.out.startswith("ok: fold guard-test into worker-guard\n")
+    assert (project / "patches/status.toml").read_bytes() == before
+    result = cli("drop", "sched-log", "sched-log", "--reason", "twice", "--dry-run")
+    assert result.out.startswith("would drop sched-log: twice\n")
+
+
 # -- drop -------------------------------------------------------------------------------------------------
 
 

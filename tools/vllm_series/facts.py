@@ -36,12 +36,14 @@ def forget(change: Change, names: Sequence[str]) -> None:
         file = folder / path.removeprefix(PATCHES)
         if not file.is_file():
             continue
-        text = file.read_text("utf-8")
-        document = tomlkit.parse(text)
-        for name in names:
-            document.pop(name, None)
-        if (new := tomlkit.dumps(document)) != text:
-            change.write(path, new.encode())
+        document = tomlkit.parse(file.read_text("utf-8"))
+        known = [name for name in names if name in document]
+        for name in known:
+            document.pop(name)
+        if known:
+            # The last entry leaves the blank line that stood before it.
+            rest = tomlkit.dumps(document).rstrip("\n")
+            change.write(path, f"{rest}\n".encode() if rest else b"")
     for name in names:
         for file in folder.glob(f"evidence/{name}@*.json"):
             change.remove(f"{PATCHES}evidence/{file.name}")

@@ -27,7 +27,7 @@ def drop(
 ) -> int:
     """Take patches out of the series, and write down why."""
     project = find_project(series_dir)
-    wanted = [existing(project, name) for name in names]
+    wanted = list(dict.fromkeys(existing(project, name) for name in names))
     if not reason.strip():
         raise UsageError("drop needs a reason", hint='say it with --reason "upstream has it since #123"')
     gone: dict[str, str] = {}

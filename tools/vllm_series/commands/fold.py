@@ -18,7 +18,7 @@ def fold(out: Output, series_dir: Path | None, names: Sequence[str], into: str, 
     """Take patches into another one, whose name and message stay."""
     project = find_project(series_dir)
     into = existing(project, into)
-    wanted = [existing(project, name) for name in names]
+    wanted = list(dict.fromkeys(existing(project, name) for name in names))
     if into in wanted:
         raise UsageError(f"{into} cannot be folded into itself")
 
