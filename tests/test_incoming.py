@@ -55,6 +55,22 @@ def test_a_mailbox_with_a_cover_letter_and_base64(tmp_path):
     assert b"+More.\n" in found[1].diff
 
 
+@pytest.mark.parametrize(
+    ("path", "levels"),
+    [
+        ("b/docs/x", (1, 0, 2)),
+        ("docs/x", (0, 1, 2)),
+        ("b/../etc/x", (1, 0)),
+        ("b/.git/hooks/x", (1, 0)),
+        ("../etc/x", (0,)),
+        (".git/x", (0,)),
+    ],
+)
+def test_no_level_makes_a_bad_path_good(tmp_path, path, levels):
+    (found,) = read(tmp_path / "x.patch", f"--- /dev/null\n+++ {path}\n@@ -0,0 +1 @@\n+x\n")
+    assert found.levels == levels
+
+
 def test_the_author_in_the_body_wins(tmp_path):
     text = f"From: List <l@b>\nSubject: [PATCH] X\n\nFrom: Real <r@b>\n\nBody.\n---\n{DIFF}"
     (found,) = read(tmp_path / "x.eml", text)

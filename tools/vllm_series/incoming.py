@@ -62,7 +62,12 @@ class Incoming:
             return (1,) if git[1] else (0, 1)
         named = re.findall(rb"(?m)^(?:---|\+\+\+) (\S+)", self.diff)
         usual = all(path.startswith((b"a/", b"b/")) or path == b"/dev/null" for path in named)
-        return (1, 0, 2) if usual else (0, 1, 2)
+        likely = (1, 0, 2) if usual else (0, 1, 2)
+        # Stripping must not make a good path of one that leaves the tree or enters a git directory.
+        return tuple(n for n in likely if not any(_ESCAPES & {*p.split(b"/")[:n]} for p in named)) or (1,)
+
+
+_ESCAPES = {b"..", b".git"}
 
 
 def read_source(path: Path, author: tuple[str, str] | None, strip: int | None) -> list[Incoming]:
