@@ -223,6 +223,11 @@ PAIRS: dict[str, tuple[str, dict, dict]] = {
         {"standing": evidence(cpu={**ENTRY, "patches": ["first", "fix"]})},
         {"standing": evidence(cpu=ENTRY, gpu={**ENTRY, "patches": ["first", "fix"]})},
     ),
+    "a GPU run and nothing else": (
+        "evidence",
+        {"standing": evidence(gpu={**ENTRY, "patches": ["first", "fix"]})},
+        {"standing": evidence(static=ENTRY, gpu={**ENTRY, "patches": ["first", "fix"]})},
+    ),
     "not load-bearing": (
         "load-bearing",
         {"standing": evidence(cpu={**ENTRY, "outcome": "not-load-bearing"})},

@@ -37,6 +37,8 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 def _recorded(subject: Subject, tiers: Mapping[str, Mapping[str, object]], run: str) -> Iterator[Finding]:
     closure = {subject.name, *subject.prerequisites}
+    if tiers and all(tier in RECORDED for tier in tiers):
+        yield Finding("evidence", "it was run on a GPU machine alone, among other patches", f"run: {run}")
     for tier, entry in tiers.items():
         outcome, patches = entry.get("outcome"), entry.get("patches")
         # What runs on a GPU runs on the trees that were carried there.
