@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import vllm_series
-from series_support import CONSOLE_SCRIPT, WORKER, clean_env, commit, copy_tree, run_here, run_script
+from series_support import CONSOLE_SCRIPT, WORKER, clean_env, commit, copy_tree, run_script
 from vllm_series.output import Output, plural
 
 
@@ -55,39 +55,57 @@ def test_json_on_every_exit(cli, clone, project, tmp_path):
     assert cli("check", "--json").document["exit"] == 1
 
 
-def test_json_of_a_line_that_cannot_be_read():
-    """What the parser refuses is a document as well, for every verb."""
-    cases = {
-        ("plan",): "plan",
-        ("plan", "--model", "M", "--kv", "fp4"): "plan",
-        ("apply", "--bogus"): "apply",
-        ("doctor", "M"): "doctor",
-        ("bench", "--users", "0"): "bench",
-        ("bench", "compare", "A"): "bench compare",
-        ("nothing",): "",
-        ("--bogus",): "",
-    }
-    for args, verb in cases.items():
-        result = run_here(*args, "--json")
-        assert result.code == 2, (args, result)
-        assert result.document["verb"] == verb
-        assert result.document["exit"] == 2
-        assert result.document["error"]["kind"] == "usage"
-        assert result.document["error"]["message"]
-        assert "Error" in result.err
-        assert run_here(*args).out == ""
+@pytest.mark.parametrize(
+    ("args", "verb", "words"),
+    [
+        (("drop",), "drop", "NAME"),
+        (("drop", "engine-fix"), "drop", "--reason"),
+        (("list", "--bogus"), "list", "--bogus"),
+        (("undo", "-n", "x"), "undo", "'x'"),
+        (("test", "--jobs", "0"), "test", "--jobs"),
+        (("rebase", "a", "b"), "rebase", "b"),
+        (("upstream", "sync", "--bogus"), "upstream sync", "--bogus"),
+        (("plan", "--model", "M", "--kv", "fp4"), "plan", "fp4"),
+        (("doctor", "M"), "doctor", "M"),
+        (("bench", "--users", "0"), "bench", "--users"),
+        (("bench", "compare", "A"), "bench compare", "B"),
+        (("--bogus",), "", "--bogus"),
+        (("no-such-verb",), "", "no-such-verb"),
+        ((), "", "--json"),
+    ],
+)
+def test_json_of_a_command_line_that_nobody_understands(cli, args, verb, words):
+    result = cli(*args, "--json")
+    assert result.code == 2, result
+    assert (result.document["verb"], result.document["exit"]) == (verb, 2)
+    assert result.document["error"]["kind"] == "usage"
+    assert words in result.document["error"]["message"]
+    assert result.err
+    if args:
+        assert cli(*args).out == ""
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"),
-    [(">&-", 0), (">/dev/full", 5), ("2>&-", 0), ("2>/dev/full", 0), (">&- 2>&-", 0), (">/dev/full 2>&-", 5)],
+    ("args", "redirection", "code"),
+    [
+        ("list", ">&-", 0),
+        ("list --json", ">&-", 0),
+        ("list", "<&- >&- 2>&-", 0),
+        ("show nothing", "2>&-", 2),
+        ("list", ">/dev/full", 5),
+        ("list", ">/dev/full 2>&-", 5),
+        ("show engine-fix", ">&-", 0),
+        ("show engine-fix", ">/dev/full", 5),
+        ("list --json", ">/dev/full", 5),
+        ("list --bogus --json", ">/dev/full", 5),
+        ("show nothing", "2>/dev/full", 2),
+    ],
 )
-@pytest.mark.parametrize("args", [("show", "engine-fix"), ("show", "engine-fix", "--json")])
-def test_streams_that_take_nothing(project, args, ends, code):
-    """A closed stream drops what goes there; a full disk is a fault of the environment, not an answer."""
+def test_streams_that_are_closed_or_full(cli, args, redirection, code):
     done = subprocess.run(
-        ["bash", "-c", f'"$@" {ends}', "bash", CONSOLE_SCRIPT, *args, "--series-dir", str(project)],
-        env=clean_env(),
+        f"{CONSOLE_SCRIPT} {args} {redirection}",
+        shell=True,
+        env=clean_env(**cli._env({})),
         capture_output=True,
         text=True,
         check=False,
@@ -236,7 +254,7 @@ def test_output_survives_any_text(capsys):
     out.warn("surrogate \udce9 and [/x]")
     out.finish(0, text="\udce9")
     out.finish(1, text="the last one counts")
-    out.close()
+    assert out.close(1) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["text"] == "the last one counts"
     assert json.loads(captured.out)["warnings"] == ["surrogate \udce9 and [/x]"]

@@ -14,12 +14,11 @@ import typer
 
 from vllm_series import __version__
 from vllm_series.cli import deploy, edit, maintain, owner, prove, rebase, upstream, use
+from vllm_series.cli.dispatch import refused
 from vllm_series.cli.options import CONTEXT
-from vllm_series.cli.root import RootGroup
 
 app = typer.Typer(
     name="vllm-series",
-    cls=RootGroup,
     help="Apply a series of patches to vLLM, and carry it until upstream has taken every one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,11 +44,25 @@ def root(
     """Apply a series of patches to vLLM, and carry it until upstream has taken every one."""
 
 
+def _open_streams() -> None:
+    """Open the standard streams that the caller has closed, as with ``>&-``.
+
+    Python has no object for them, and the next file that is opened would get their number: what a child
+    process prints would go there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # The lowest free number, which is this one.
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
+
+
 def run() -> None:
     """The console script."""
-    # A closed stream is none in Python; what would go there is dropped.
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
-    app()
+    _open_streams()
+    try:
+        app()
+    except SystemExit as end:
+        # Typer ends so, out of the handler of its error, if it cannot read the command line: no verb has run.
+        if "--json" in sys.argv[1:] and hasattr(end.__context__, "format_message"):
+            raise SystemExit(refused(end.__context__)) from None
+        raise

@@ -11,9 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from vllm_series.errors import EXIT_ENVIRONMENT
 
 #: Version of the JSON documents.
 SCHEMA = 1
@@ -67,13 +69,14 @@ class Output:
                 sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """A line beside the result."""
-        _write(sys.stderr, text)
+        """A line beside the result; it is not worth a failure if it cannot be written."""
+        with suppress(OSError):
+            _write(sys.stderr, text)
 
     def warn(self, text: str) -> None:
         """A warning; it also stands in the JSON document."""
         self._warnings.append(text)
-        _write(sys.stderr, f"vllm-series: warning: {text}")
+        self.note(f"vllm-series: warning: {text}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows for people: drawn on a terminal, aligned text without cuts in a pipe."""
@@ -99,10 +102,15 @@ class Output:
             }
         return exit_code
 
-    def close(self) -> None:
-        """Write the JSON document, if one is wanted: once, whatever happened last."""
+    def close(self, exit_code: int) -> int:
+        """Write the JSON document, if one is wanted: once, whatever happened last; returns the exit code."""
         if self._document is not None:
-            _write(sys.stdout, json.dumps(self._document, indent=2, sort_keys=False))
+            try:
+                _write(sys.stdout, json.dumps(self._document, indent=2, sort_keys=False))
+            except OSError as error:
+                self.note(f"vllm-series: error: standard output: {error.strerror or error}")
+                return EXIT_ENVIRONMENT
+        return exit_code
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -119,10 +127,6 @@ def _reader_may_leave(stream: TextIO) -> Iterator[None]:
         yield
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except OSError:
-        # Of a result the caller must know; of a note there is nobody left to tell.
-        if stream is not sys.stderr:
-            raise
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
-from vllm_series.errors import EXIT_BUG, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, SeriesError
+from vllm_series.errors import EXIT_BUG, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SeriesError
 from vllm_series.output import Output
 
 
@@ -55,9 +56,22 @@ def dispatch(verb: str, as_json: bool, body: Callable[[Output], int]) -> None:
         traceback.print_exc()
         out.note("vllm-series: this is a bug; please report it with the lines above")
         code = out.finish(EXIT_BUG, error={"kind": "bug", "message": repr(error), "hint": ""})
-    try:
-        out.close()
-    except OSError as error:
-        out.note(f"vllm-series: error: cannot write the result: {error.strerror or error}")
-        code = EXIT_ENVIRONMENT
-    raise typer.Exit(code)
+    raise typer.Exit(out.close(code))
+
+
+def refused(error: Any) -> int:
+    """Write the document of a command line that Typer has refused, and return the exit code.
+
+    ``error`` is Typer's exception.
+
+    Its text for people has been written already. The class of the exception moved between Typer's versions.
+    """
+    names: list[str] = []
+    context = getattr(error, "ctx", None)
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name)
+        context = context.parent
+    out = Output(" ".join(names), json=True)
+    hint = f"see: vllm-series {' '.join((*names, '--help'))}"
+    code = out.finish(EXIT_USAGE, error={"kind": "usage", "message": error.format_message(), "hint": hint})
+    return out.close(code)
