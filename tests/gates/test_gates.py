@@ -315,6 +315,16 @@ def test_moved_lines_are_not_new(make):
     assert [line.text for line in make(moved).added] == [SPDX.strip(), "A = 1"]
 
 
+def test_a_reworded_line_of_an_old_test_is_not_new(make):
+    path = "tests/engine/test_step.py"
+    subject = make(new_test("def test_m():\n    SimpleNamespace(a=x)._b = 1\n"))
+    old = "def test_m():\n    SimpleNamespace(a=0)._b = 1\n"
+    assert codes(subject) == {"mock", "private"}
+    assert codes(replace(subject, before={**subject.before, path: old})) == set()
+    twice = new_test("def test_m():\n    SimpleNamespace(a=x)\n    SimpleNamespace()\n")
+    assert codes(replace(make(twice), before={path: old})) == {"mock"}
+
+
 def test_line_numbers_are_those_of_the_result(make):
     (line,) = [line for line in make().added if "step() == 2" in line.text]
     text = make().after[line.path]

@@ -7,6 +7,7 @@ import ast
 import fnmatch
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -98,29 +99,37 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _test_file(subject: Subject, path: str) -> Iterator[Finding]:
-    doubles: dict[str, int] = {}
-    private: dict[str, int] = {}
-    evasions: dict[str, int] = {}
+    known = Counter(use for node in ast.walk(subject.parsed(subject.before.get(path))) for use in _uses(node))
+    now = Counter(use for node in ast.walk(subject.parsed(subject.after.get(path))) for use in _uses(node))
+    found: dict[tuple[str, str], int] = {}
     for node in subject.new_nodes(path):
-        line = int(getattr(node, "lineno", 0))
-        for name in _names(node):
-            if name in _DOUBLES or name.startswith("unittest.mock"):
-                doubles.setdefault(name, line)
-        if isinstance(node, ast.Attribute):
-            if _is_private(node):
-                private.setdefault(node.attr, line)
-            if node.attr in _EVASIONS:
-                evasions.setdefault(node.attr, line)
-    for name, line in doubles.items():
-        yield Finding("mock", f"{path}:{line}: {name} in a new test", "build the real object")
-    for name, line in private.items():
-        yield Finding(
-            "private", f"{path}:{line}: the private attribute {name} in a new test", "test what callers see"
-        )
-    for name, line in evasions.items():
-        yield Finding(
-            "skip", f"{path}:{line}: {name} in a new test", "let the test run, or mark it with skipif"
-        )
+        for use in _uses(node):
+            # A patch that rewords a line of an old test brings nothing new.
+            if now[use] > known[use]:
+                found.setdefault(use, int(getattr(node, "lineno", 0)))
+    for code, (what, fix) in _OBJECTIONS.items():
+        for (kind, name), line in found.items():
+            if kind == code:
+                yield Finding(code, f"{path}:{line}: {what.format(name)} in a new test", fix)
+
+
+_OBJECTIONS = {
+    "mock": ("{}", "build the real object"),
+    "private": ("the private attribute {}", "test what callers see"),
+    "skip": ("{}", "let the test run, or mark it with skipif"),
+}
+
+
+def _uses(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """What a reviewer would object to in ``node``: the gate and the name."""
+    for name in _names(node):
+        if name in _DOUBLES or name.startswith("unittest.mock"):
+            yield "mock", name
+    if isinstance(node, ast.Attribute):
+        if _is_private(node):
+            yield "private", node.attr
+        if node.attr in _EVASIONS:
+            yield "skip", node.attr
 
 
 def _names(node: ast.AST) -> Iterator[str]:
