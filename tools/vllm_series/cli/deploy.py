@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, USE, DryRun, Folder, Index, Json
+from vllm_series.cli.options import CONTEXT, USE, DryRun, Folder, Index, Json, given, not_empty
 
 app = typer.Typer()
 
@@ -38,7 +38,11 @@ def overlay(
     onto: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            "--onto", metavar="REF", help="The image's release, if its tag does not say.", show_default=False
+            "--onto",
+            metavar="REF",
+            help="The image's release, if its tag does not say.",
+            show_default=False,
+            callback=not_empty,
         ),
     ] = None,
     serve: Annotated[
@@ -180,6 +184,7 @@ def bench(
     Writes result.json, report.md and plots. What is there is kept when a run is interrupted.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options(context)
         return
     from vllm_series.commands.bench import BenchOptions
     from vllm_series.commands.bench import bench as command
@@ -189,6 +194,15 @@ def bench(
         tokens, repeat, burst, evict, seed, timeout,
     )  # fmt: skip
     dispatch("bench", as_json, lambda out: command(out, options))
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Refuse options of a run in front of a subcommand, which would be dropped in silence."""
+    for parameter in context.command.params:
+        if parameter.name not in (None, "as_json") and given(context, parameter.name):
+            raise typer.BadParameter(
+                f"it does not go with {context.invoked_subcommand}", param_hint=f"'{parameter.opts[0]}'"
+            )
 
 
 @bench_app.command("compare")

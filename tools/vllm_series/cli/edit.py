@@ -9,7 +9,18 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import MAINTAIN, USE, Clone, DryRun, Folder, Index, Json, Onto, ThreeWay
+from vllm_series.cli.options import (
+    MAINTAIN,
+    USE,
+    Clone,
+    DryRun,
+    Folder,
+    Index,
+    Json,
+    Onto,
+    ThreeWay,
+    not_empty,
+)
 from vllm_series.output import Output
 
 app = typer.Typer()
@@ -146,7 +157,13 @@ def edit(
     abort: Annotated[bool, typer.Option("--abort", help="Throw the checkout away.")] = False,
     onto: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--onto", metavar="REF", help="Edit it for this supported base.", show_default=False),
+        typer.Option(
+            "--onto",
+            metavar="REF",
+            help="Edit it for this supported base.",
+            show_default=False,
+            callback=not_empty,
+        ),
     ] = None,
     into: Into = None,
     three_way: ThreeWay = False,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -13,6 +13,21 @@ MAINTAIN = "Maintain: keep the series alive"
 UPSTREAM = "Upstream: know what vLLM has"
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether the caller wrote the parameter, so that its value is not the default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def not_empty(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """Refuse an empty value, as of an unset variable in ``--onto "$REF"``: it is no wish for the default."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if given(context, parameter.name or "") and any(text == "" for text in values):
+        raise typer.BadParameter("it is empty")
+    return value
+
 
 Names = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -29,11 +44,15 @@ Clone = Annotated[
 ]
 Onto = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--onto", metavar="REF", help="Release tag or commit.", show_default=False),
+    typer.Option(
+        "--onto", metavar="REF", help="Release tag or commit.", show_default=False, callback=not_empty
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")]
 ThreeWay = Annotated[bool, typer.Option("--3way", help="Merge hunks whose context has drifted.")]
 Index = Annotated[
     str,
-    typer.Option("--index", metavar="URL", help="Another package index.", show_default=False),
+    typer.Option(
+        "--index", metavar="URL", help="Another package index.", show_default=False, callback=not_empty
+    ),
 ]

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, MAINTAIN, Folder, Index, Json, Names
+from vllm_series.cli.options import CONTEXT, MAINTAIN, Folder, Index, Json, Names, not_empty
 
 app = typer.Typer()
 
@@ -24,6 +24,7 @@ def prove(
             metavar="REF",
             help="Release; again for more. Default: the pinned one.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = None,
     tier: Annotated[
@@ -172,7 +173,13 @@ def env_pack(
     ] = None,
     onto: Annotated[
         str,
-        typer.Option("--onto", metavar="REF", help="Release. Default: the pinned one.", show_default=False),
+        typer.Option(
+            "--onto",
+            metavar="REF",
+            help="Release. Default: the pinned one.",
+            show_default=False,
+            callback=not_empty,
+        ),
     ] = "",
     architecture: Annotated[
         int, typer.Option("--arch", metavar="NN", min=70, help="Of the GPU: 86 for a 3090, 90 for an H200.")

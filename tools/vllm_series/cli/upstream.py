@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, UPSTREAM, Clone, Folder, Index, Json, Names, Onto
+from vllm_series.cli.options import CONTEXT, UPSTREAM, Clone, Folder, Index, Json, Names, Onto, not_empty
 
 app = typer.Typer()
 
@@ -18,7 +18,13 @@ app = typer.Typer()
 def status(
     onto: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--onto", metavar="REF", help="Release or commit; again for more.", show_default=False),
+        typer.Option(
+            "--onto",
+            metavar="REF",
+            help="Release or commit; again for more.",
+            show_default=False,
+            callback=not_empty,
+        ),
     ] = None,
     vllm: Clone = None,
     strict: Annotated[
