@@ -102,5 +102,8 @@ def test_a_lock_whose_holders_remove_it_again_and_again(tmp_path, monkeypatch):
 
 def test_no_folder_possible(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFaultError, match="cannot lock"), locked(tmp_path / "file/lock", "it"):
+    with (
+        pytest.raises(EnvironmentFaultError, match=r"cannot lock it: .*file is no folder"),
+        locked(tmp_path / "file/lock", "it"),
+    ):
         pass

@@ -132,8 +132,11 @@ def test_no_network(fetch):
     assert result.code == 5
     assert "check the network" in result.err
     nothing_half_done(fetch.cache)
-    fetch.env["VLLM_SERIES_INDEX"] = "no address"
-    assert fetch("fetch").code == 5
+    for text in ("no address", "ftp://x/simple/", "http://"):
+        fetch.env["VLLM_SERIES_INDEX"] = text
+        result = fetch("fetch")
+        assert result.code == 2, result
+        assert "is no address of a package index" in result.err
 
 
 @pytest.mark.parametrize("send", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -62,6 +62,10 @@ def _open(path: Path, what: str) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except (FileExistsError, NotADirectoryError):
+        raise EnvironmentFaultError(
+            f"cannot lock {what}: {path.parent} is no folder", hint="name a folder, or move what is there"
+        ) from None
     except OSError as error:
         raise EnvironmentFaultError(
             f"cannot lock {what}: {path}: {error.strerror}", hint="make the folder writable"

@@ -100,6 +100,14 @@ def download(ref: str, folder: Path, known: Base | None, progress: Progress, ind
         ) from None
     except pypi_simple.NoSuchProjectError:
         raise EnvironmentFaultError(f"the package index {endpoint} does not know vllm") from None
+    except (
+        requests.exceptions.MissingSchema,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.InvalidURL,
+    ):
+        raise UsageError(
+            f"{endpoint} is no address of a package index", hint="such as https://pypi.org/simple/"
+        ) from None
     except requests.RequestException as error:
         raise EnvironmentFaultError(
             f"cannot download vLLM {version} from {endpoint}: {_short(error)}",

@@ -56,7 +56,7 @@ def doctor(out: Output, series_dir: Path | None, vllm: Path | None) -> int:
 def _diagnose(series_dir: Path | None, vllm: Path | None) -> Iterator[Diagnosis]:
     store = Store.default()
     yield _attempt("git", _git)
-    yield _attempt("cache", lambda: _cache(store))
+    yield _attempt("cache", lambda: _cache(store, series_dir))
     yield _attempt("series", lambda: _series(find_project(series_dir)))
     try:
         project = find_project(series_dir)
@@ -85,14 +85,14 @@ def _git() -> str:
     return ".".join(map(str, git.version()))
 
 
-def _cache(store: Store) -> str:
+def _cache(store: Store, series_dir: Path | None) -> str:
     folder = store.folder
     while not folder.exists():
         folder = folder.parent
-    if not os.access(folder, os.W_OK):
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise PermissionError(f"{folder} cannot be written; name another folder with VLLM_SERIES_CACHE")
     free = shutil.disk_usage(folder).free
-    if free < SPACE_NEEDED and store.find("v0.33.0") is None:
+    if free < SPACE_NEEDED and store.find(find_project(series_dir).pinned.ref) is None:
         raise OSError(f"{free / 1e9:.1f} GB free at {folder}, and a release takes up to 1 GB")
     return f"{store.folder}, {free / 1e9:.0f} GB free"
 
