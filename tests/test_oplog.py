@@ -85,7 +85,7 @@ def test_undo_and_redo_bring_back_the_bytes(cli, root):
         ("redo", None),
         ("undo", None),
         ("undo", None),
-        ("drop", None),
+        ("drop", "superseded"),
         ("drop", "done"),
         ("drop", "done"),
     ]

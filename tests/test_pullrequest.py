@@ -86,6 +86,7 @@ def test_without_a_template_there_is_a_checklist():
     text = render(request())
     assert "- [ ] I have read every changed line" in text
     assert "No run is recorded for exactly this change." in text
+    assert "\n\n\n" not in render(request(status=Status(measured="One.\n\nTwo.", proven="CPU")))
 
 
 def test_open_work_and_the_duplicate_check():

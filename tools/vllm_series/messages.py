@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from vllm_series.patchfile import MESSAGE_ENDS, NAME
@@ -15,10 +16,12 @@ _LENGTH = 48
 
 
 def name_of(text: str) -> str:
-    """A patch name from a file's name or a title: no number in front, no tags, no odd letters."""
+    """A patch name from a file's name or a title: no number in front, no tags, ASCII alone."""
     text = re.sub(r"^(\s*\[[^\]]*\])+", "", text)
     text = _NUMBER.sub("", text).lower()
     text = re.sub(r"\(#\d+\)\s*$", "", text)  # What GitHub puts behind a title.
+    # An accent goes, its letter stays.
+    text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     text = re.sub(r"[^a-z0-9._+]+", "-", text).strip("-._+")
     if len(text) > _LENGTH:
         text = text[: _LENGTH + 1].rpartition("-")[0] or text[:_LENGTH]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +61,17 @@ def render(request: Request) -> str:
         ("Validation", _validation(request)),
         ("Details", _details(request)),
     ]
-    text = "".join(f"## {title}\n\n{chr(10).join(body).rstrip()}\n\n" for title, body in sections)
+    text = "".join(f"## {title}\n\n{_joined(body)}\n\n" for title, body in sections)
     return f"{text}---\n\n{_checklist(request)}"
+
+
+def _joined(lines: Iterable[str]) -> str:
+    """Lines as text, without a second empty one between paragraphs."""
+    kept: list[str] = []
+    for line in lines:
+        if line or (kept and kept[-1]):
+            kept.append(line)
+    return "\n".join(kept).rstrip()
 
 
 def reflow(paragraph: str) -> str:

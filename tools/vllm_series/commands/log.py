@@ -24,7 +24,7 @@ def log(out: Output, series_dir: Path | None, vllm: Path | None) -> int:
     undone = {operation.number for operation in history.undone}
     rows = []
     for operation in reversed(history.operations):
-        state = "done" if operation.number in done else "undone" if operation.number in undone else ""
+        state = _state(operation.verb, operation.number in done, operation.number in undone)
         rows.append((operation, state))
     out.table(
         ("number", "when", "verb", "what", "state"),
@@ -59,6 +59,13 @@ def log(out: Output, series_dir: Path | None, vllm: Path | None) -> int:
     )
 
 
+def _state(verb: str, done: bool, undone: bool) -> str:
+    """``superseded`` was undone, and something else was done since: there is no redo of it any more."""
+    if done or undone:
+        return "done" if done else "undone"
+    return "" if verb in ("undo", "redo") else "superseded"
+
+
 def _when(seconds: int) -> str:
     return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
 
@@ -68,7 +75,7 @@ def _moves(out: Output, vllm: Path) -> int:
     done, undone = replay(moves)
     rows = []
     for move in reversed(moves):
-        state = "done" if move in done else "undone" if move in undone else ""
+        state = _state(move.verb, move in done, move in undone)
         rows.append((_when(move.seconds), move.verb, move.old[:12], move.new[:12], move.branch or "-", state))
     out.table(("when", "verb", "from", "to", "branch", "state"), rows)
     return out.finish(EXIT_OK, folder=str(vllm), moves=[vars(move) for move in reversed(moves)])
