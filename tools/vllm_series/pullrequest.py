@@ -273,7 +273,7 @@ def _elsewhere(tier: str, entry: Mapping[str, Any], where: str = "") -> Iterator
     }.get(tier, "further checks")
     yield ""
     yield (
-        f"Beside vLLM's suite, {kind}{where}, with tests that are not part of this branch: "
+        f"Outside vLLM's own suite, {kind}{where}, with tests that are not part of this branch: "
         f"{_summary(entry.get('counts') or {})}{without}."
     )
 
