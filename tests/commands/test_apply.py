@@ -429,8 +429,25 @@ def test_hand_edited_series_commit(cli, applied):
     refused(cli, applied, 4, "sched-log", "edited by hand", "refresh --from")
     before = state_of(applied)
     assert cli("unapply", "sched-log", "--vllm", applied).code == 4
-    assert cli("unapply", "engine-more", "--vllm", applied).code == 4
     assert state_of(applied) == before
+    # What stays, stays as it was edited.
+    assert cli("unapply", "engine-more", "--vllm", applied).code == 0
+    assert "LOG = [1]" in (applied / "vllm/log.py").read_text()
+
+
+def test_a_hand_edit_that_the_patch_files_have(cli, applied):
+    text = "# SPDX-License-Identifier: Apache-2.0\nLOG = [1]\n"
+    write(applied, {"vllm/log.py": text})
+    git(applied, "commit", "--quiet", "--amend", "-a", "--no-edit")
+    assert cli("refresh", "--from", applied).code == 0
+    result = cli("apply", "--vllm", applied)
+    assert result.code == 0, result
+    assert (applied / "vllm/log.py").read_text() == text
+    before = state_of(applied)
+    assert cli("apply", "--vllm", applied).code == 0
+    assert state_of(applied) == before
+    git(applied, "commit", "--quiet", "--amend", "--allow-empty", "--no-edit")
+    assert cli("unapply", "sched-log", "--vllm", applied).code == 0
 
 
 def test_branch_with_work_of_its_own(cli, clone):

@@ -250,19 +250,14 @@ class StackState:
         """Patch names in order."""
         return tuple(commit.trailer(NAME_TRAILER) or "" for commit in self.commits)
 
-    def require_unedited(self, where: Path) -> None:
-        """Raise if a person has changed one of the commits, whose work would be lost.
+    @property
+    def edited(self) -> dict[str, CommitInfo]:
+        """The commits that a person has changed, by patch name.
 
         This tool commits with the author as committer; git puts in whoever amends or rebases.
         """
-        for commit in self.commits:
-            if commit.committer != commit.author:
-                name = commit.trailer(NAME_TRAILER)
-                raise PreconditionError(
-                    f"{where}: the commit {commit.oid[:12]} of {name} was edited by hand",
-                    hint=f"take it into the patch files with: vllm-series refresh --from {where}",
-                    patch=name,
-                )
+        pairs = zip(self.names, self.commits, strict=True)
+        return {name: commit for name, commit in pairs if commit.committer != commit.author}
 
 
 def read_stack(repository: Repository, tip: str) -> StackState:

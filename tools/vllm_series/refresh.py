@@ -95,6 +95,35 @@ def export(repository: Repository, base: str, tip: str) -> list[Patch]:
     return found
 
 
+def require_taken_in(
+    project: Project, repository: Repository, stack: StackState, names: Sequence[str]
+) -> None:
+    """Raise if one of the commits ``names`` was edited by hand and no patch file says the same.
+
+    Raises:
+        PreconditionError: That work would be lost.
+
+    """
+    edited = {name: commit for name, commit in stack.edited.items() if name in names}
+    if not edited:
+        return
+    for patch in export(repository, stack.base, stack.commits[-1].oid):
+        if patch.name in edited and not _is_in(project, patch):
+            commit = edited[patch.name].oid[:12]
+            raise PreconditionError(
+                f"{repository.where}: the commit {commit} of {patch.name} was edited by hand",
+                hint=f"take it into the patch files with: vllm-series refresh --from {repository.where}",
+                patch=patch.name,
+            )
+
+
+def _is_in(project: Project, patch: Patch) -> bool:
+    if patch.name not in project.series.names:
+        return False
+    files = (project.patch(patch.name, base) for base in project.bases)
+    return any(file is not None and same_change(file, patch) for file in files)
+
+
 def _exported(raw: bytes, name: str, commit: CommitInfo) -> Patch:
     """The patch of a commit; refuses a message that no mailbox brings back whole."""
     try:

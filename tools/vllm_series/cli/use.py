@@ -78,12 +78,13 @@ def unapply(
         bool, typer.Option("--with-dependents", help="Also take off the patches that need them.")
     ] = False,
     dry_run: DryRun = False,
+    series_dir: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Take patches off a checkout; the others stay."""
     from vllm_series.commands.unapply import unapply as command
 
-    dispatch("unapply", as_json, lambda out: command(out, names, vllm, with_dependents, dry_run))
+    dispatch("unapply", as_json, lambda out: command(out, series_dir, names, vllm, with_dependents, dry_run))
 
 
 @app.command(rich_help_panel=USE)

@@ -17,6 +17,7 @@ from vllm_series.newtree import new_checkout
 from vllm_series.output import Output, plural
 from vllm_series.plan import Plan, Target, make_plan
 from vllm_series.project import Project, find_project
+from vllm_series.refresh import require_taken_in
 from vllm_series.store import Store
 from vllm_series.tree import File
 
@@ -114,7 +115,7 @@ def _to_checkout(
             branch = f"vllm-series/{options.onto}"
         if branch is None:
             branch = repository.head_branch()
-        names = _require_own_branch(out, repository, branch, onto, options.names)
+        names = _require_own_branch(out, project, repository, branch, onto, options.names)
         target = Target.of(project, repository, onto)
         plan = make_plan(project, target, names, three_way=options.three_way, store=store)
         describe(out, plan)
@@ -133,6 +134,7 @@ def _to_checkout(
 
 def _require_own_branch(
     out: Output,
+    project: Project,
     repository: Repository,
     branch: str | None,
     onto: str,
@@ -154,7 +156,7 @@ def _require_own_branch(
             f"{branch or 'HEAD'} has commits of its own ({stack.base[:12]}), which would be lost",
             hint="name another branch with --branch",
         )
-    stack.require_unedited(repository.where)
+    require_taken_in(project, repository, stack, stack.names)
     if names is None:
         return None
     kept = tuple(name for name in stack.names if name not in names)

@@ -13,19 +13,26 @@ from vllm_series.errors import EXIT_OK, ConflictError, PreconditionError, UsageE
 from vllm_series.git import Repository
 from vllm_series.output import Output, plural
 from vllm_series.patchfile import Patch
-from vllm_series.refresh import export
+from vllm_series.project import find_project
+from vllm_series.refresh import export, require_taken_in
 from vllm_series.stack import apply_all
 from vllm_series.tree import CommitSource, Snapshot
 
 
-def unapply(out: Output, names: Sequence[str], path: Path, with_dependents: bool, dry_run: bool) -> int:
+def unapply(
+    out: Output,
+    series_dir: Path | None,
+    names: Sequence[str],
+    path: Path,
+    with_dependents: bool,
+    dry_run: bool,
+) -> int:
     """Rebuild a checkout's series commits without some of them."""
     wanted = [name.removesuffix(".patch") for name in names]
     with opened(path.absolute(), out.note) as repository:
         head = repository.commit("HEAD")
         stack = read_stack(repository, head)
         _require_present(repository, stack, wanted)
-        stack.require_unedited(repository.where)
         patches = export(repository, stack.base, head)
         snapshot = _snapshot(repository, stack, patches)
         needed_by = dependents(prerequisites(snapshot, patches), wanted)
@@ -37,6 +44,8 @@ def unapply(out: Output, names: Sequence[str], path: Path, with_dependents: bool
                 dependents=needed_by,
             )
         gone = {*wanted, *needed_by}
+        if gone.intersection(stack.edited):
+            require_taken_in(find_project(series_dir), repository, stack, sorted(gone))
         rest = [patch for patch in patches if patch.name not in gone]
         applications, _ = apply_all(snapshot, rest)
         if applications and not applications[-1].ok:
