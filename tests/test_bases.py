@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from vllm_series.bases import parse_bases, serving_base, serving_file, version_of
+from vllm_series.bases import as_tag, parse_bases, serving_base, serving_file, version_of
 from vllm_series.errors import UsageError
 
 ROW = '[[base]]\nref = "v{0}"\nversion = "{0}"\ncommit = "{1}"\nsdist_sha256 = "{1}"\n'
@@ -37,6 +37,16 @@ def test_versions_are_numbers():
     assert version_of("v0.10.0") > version_of("v0.9.0")
     for text in (None, "", "0.33.0", "v0.33", "v0.33.0x", "main", "v0.33.0/.."):
         assert version_of(text) is None
+
+
+def test_a_version_stands_for_its_tag():
+    assert [as_tag(text) for text in ("0.33.0", "0.34.0rc1", "v0.33.0")] == [
+        "v0.33.0",
+        "v0.34.0rc1",
+        "v0.33.0",
+    ]
+    for text in ("", "main", "0.33", "v0.33.0/..", "deadbeef", "origin/main"):
+        assert as_tag(text) == text
 
 
 def test_the_file_that_serves():

@@ -433,6 +433,17 @@ def test_a_clone_takes_the_branch_on_its_newest_upstream(lab, tmp_path):
     assert result.document["base"]["ref"] == "origin/main"
 
 
+def test_an_import_is_not_ready_and_cannot_be_pushed(lab):
+    lab.series(TABLE, "", fix=FIX)
+    result = lab("fix", "--push", "origin")
+    assert result.code == 4, result
+    assert "shares no history with vLLM" in result.err
+    assert git(lab.store, "branch", "--list", "pr/*") == ""
+    result = lab("fix")
+    assert result.code == 0, result
+    assert result.out.endswith("ready to be sent: 0, since v0.33.0 came from the package index\n")
+
+
 def test_push_is_explicit_and_has_a_lease(lab, tmp_path):
     lab.series(TABLE, "", fix=FIX)
     clone = clone_of_upstream(tmp_path)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from vllm_series.container.spec import make_container, option_value, release_of
 from vllm_series.errors import UsageError
@@ -43,6 +45,16 @@ def test_shared_memory_must_hold_the_offloaded_cache():
         make_container(IMAGE, serve="--kv-offloading-size lots")
 
 
+def test_json_among_the_arguments():
+    serve = """--engram-config '{"host_file_gather": true}' --limit='{"image": 1}' --stop=[1]"""
+    assert make_container(IMAGE, serve=serve).arguments[1] == '{"host_file_gather": true}'
+    with pytest.raises(UsageError, match="is no JSON") as caught:
+        make_container(IMAGE, serve='--engram-config {"host_file_gather": true}')
+    # What the hint says works.
+    line = caught.value.hint.partition("--serve ")[2]
+    assert make_container(IMAGE, serve=shlex.split(line)[0]).arguments[1] == '{"host_file_gather": true}'
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -54,6 +66,8 @@ def test_shared_memory_must_hold_the_offloaded_cache():
         {"serve": "--kv-offloading-size=-1"},
         {"site": "/with\nline"},
         {"serve": "--a 'b"},
+        {"serve": '--engram-config {"host_file_gather": true}'},
+        {"serve": '--engram-config={"a":true}'},
         {"environment": ["no value"]},
         {"environment": ["A B=c"]},
         {"site": "relative"},

@@ -196,7 +196,9 @@ def test_cards():
     assert cards[0].usable / 2**30 == pytest.approx(23.56)
 
 
-@pytest.mark.parametrize("text", ["", "six", "6*24", "0x24", "6x0", "6x24,", "65x24", "-1x24"])
+@pytest.mark.parametrize(
+    "text", ["", "six", "6*24", "0x24", "6x0", "6x24,", "65x24", "-1x24", "6x3090", "3090"]
+)
 def test_no_cards(text):
     with pytest.raises(UsageError, match="--gpus"):
         parse_cards(text)

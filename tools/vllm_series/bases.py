@@ -63,6 +63,11 @@ def version_of(ref: str | None) -> tuple[int, ...] | None:
     return tuple(int(part) for part in match.groups()) if match else None
 
 
+def as_tag(text: str) -> str:
+    """The release tag of a version, ``v0.33.0`` for ``0.33.0``; any other text as it is."""
+    return f"v{text}" if version_of(f"v{text}") else text
+
+
 def serving_base(bases: Sequence[Base], release: str | None) -> Base:
     """The supported base whose patch files serve a commit.
 

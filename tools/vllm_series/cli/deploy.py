@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, USE, DryRun, Folder, Index, Json, given, not_empty
+from vllm_series.cli.options import CONTEXT, USE, DryRun, Folder, Index, Json, as_tags, given
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def overlay(
             metavar="REF",
             help="The image's release, if its tag does not say.",
             show_default=False,
-            callback=not_empty,
+            callback=as_tags,
         ),
     ] = None,
     serve: Annotated[

@@ -19,7 +19,7 @@ from vllm_series.cli.options import (
     Json,
     Onto,
     ThreeWay,
-    not_empty,
+    as_tags,
 )
 from vllm_series.output import Output
 
@@ -162,7 +162,7 @@ def edit(
             metavar="REF",
             help="Edit it for this supported base.",
             show_default=False,
-            callback=not_empty,
+            callback=as_tags,
         ),
     ] = None,
     into: Into = None,

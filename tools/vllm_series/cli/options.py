@@ -29,6 +29,16 @@ def not_empty(context: typer.Context, parameter: typer.CallbackParam, value: Any
     return value
 
 
+def as_tags(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """Take ``0.33.0`` for the tag ``v0.33.0``, as people write releases; refuse an empty value."""
+    from vllm_series.bases import as_tag
+
+    not_empty(context, parameter, value)
+    if isinstance(value, (list, tuple)):
+        return [as_tag(text) for text in value]
+    return value and as_tag(value)
+
+
 Names = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(metavar="NAME", help="Patches, by name.", show_default=False),
@@ -45,7 +55,7 @@ Clone = Annotated[
 Onto = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--onto", metavar="REF", help="Release tag or commit.", show_default=False, callback=not_empty
+        "--onto", metavar="REF", help="Release tag or commit.", show_default=False, callback=as_tags
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")]

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, MAINTAIN, Folder, Index, Json, Names, not_empty
+from vllm_series.cli.options import CONTEXT, MAINTAIN, Folder, Index, Json, Names, as_tags
 
 app = typer.Typer()
 
@@ -24,7 +24,7 @@ def prove(
             metavar="REF",
             help="Release; again for more. Default: the pinned one.",
             show_default=False,
-            callback=not_empty,
+            callback=as_tags,
         ),
     ] = None,
     tier: Annotated[
@@ -178,7 +178,7 @@ def env_pack(
             metavar="REF",
             help="Release. Default: the pinned one.",
             show_default=False,
-            callback=not_empty,
+            callback=as_tags,
         ),
     ] = "",
     architecture: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import MAINTAIN, Clone, Folder, Index, Json, Onto
+from vllm_series.cli.options import MAINTAIN, Clone, Folder, Index, Json, Onto, as_tags
 
 app = typer.Typer()
 
@@ -20,7 +20,12 @@ Count = Annotated[int, typer.Option("-n", metavar="N", help="How many operations
 def rebase(
     ref: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[REF]", help="The release to carry the series to.", show_default=False),
+        typer.Argument(
+            metavar="[REF]",
+            help="The release to carry the series to.",
+            show_default=False,
+            callback=as_tags,
+        ),
     ] = None,
     go_on: Annotated[
         bool, typer.Option("--continue", help="Go on after the patch in question was resolved.")
@@ -90,12 +95,18 @@ def graph(
 @app.command(rich_help_panel=MAINTAIN)
 def diff(
     old: Annotated[
-        str, typer.Argument(metavar="A", help="A supported base, or a revision of this repository.")
+        str,
+        typer.Argument(
+            metavar="A", help="A supported base, or a revision of this repository.", callback=as_tags
+        ),
     ],
     new: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(
-            metavar="[B]", help="The same; left out: the patches as they are.", show_default=False
+            metavar="[B]",
+            help="The same; left out: the patches as they are.",
+            show_default=False,
+            callback=as_tags,
         ),
     ] = None,
     quiet: Annotated[

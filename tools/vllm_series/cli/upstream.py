@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import CONTEXT, UPSTREAM, Clone, Folder, Index, Json, Names, Onto, not_empty
+from vllm_series.cli.options import CONTEXT, UPSTREAM, Clone, Folder, Index, Json, Names, Onto, as_tags
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ def status(
             metavar="REF",
             help="Release or commit; again for more.",
             show_default=False,
-            callback=not_empty,
+            callback=as_tags,
         ),
     ] = None,
     vllm: Clone = None,

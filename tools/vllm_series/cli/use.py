@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from vllm_series.cli.dispatch import dispatch
-from vllm_series.cli.options import USE, Clone, DryRun, Folder, Index, Json, Names, Onto, ThreeWay
+from vllm_series.cli.options import USE, Clone, DryRun, Folder, Index, Json, Names, Onto, ThreeWay, as_tags
 
 app = typer.Typer()
 
@@ -95,6 +95,7 @@ def fetch(
             metavar="REF",
             help="Release tags; default: the supported bases.",
             show_default=False,
+            callback=as_tags,
         ),
     ] = None,
     index: Index = "",

@@ -76,6 +76,11 @@ def export(out: Output, series_dir: Path | None, options: ExportOptions) -> int:
             commit = bring(out, project, store, ref, options.index).commit
             repository = store.repository
             stack.enter_context(locked(store.lock_path, f"the cache {store.folder}"))
+        if options.push and is_import(repository, commit):
+            raise PreconditionError(
+                f"{ref} came from the package index: it shares no history with vLLM and cannot be pushed",
+                hint="export in a clone of vLLM, onto its main: --vllm PATH",
+            )
         target = Target.of(project, repository, commit)
         signer = _signer(repository)
         return _export(out, project, store, target, ref, names, signer, options)
@@ -168,7 +173,8 @@ def _export(
     pushed = _push(out, repository, items, ready, options.push)
     if items:
         where = f"{repository.where}, folders in {into}"
-        out.say(f"{plural(len(items), 'branch')} in {where}; ready to be sent: {len(ready)}")
+        count = f"0, since {ref} came from the package index" if imported else str(len(ready))
+        out.say(f"{plural(len(items), 'branch')} in {where}; ready to be sent: {count}")
     code = EXIT_CONFLICT if conflicts else EXIT_OK if len(ready) == len(items) else EXIT_NO
     return out.finish(
         code,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from vllm_series.bases import version_of
 from vllm_series.errors import EXIT_OK
 from vllm_series.output import Output
 from vllm_series.project import Project, find_project
@@ -30,7 +31,7 @@ def fetch(out: Output, series_dir: Path | None, refs: Sequence[str] | None, inde
 def bring(out: Output, project: Project, store: Store, ref: str, index: str = "") -> Fetched:
     """Bring one release into the store, with a progress bar on a terminal."""
     known = next((base for base in project.bases if base.ref == ref), None)
-    if store.find(ref) is None:
+    if version_of(ref) is not None and store.find(ref) is None:
         out.note(f"fetching vLLM {ref}")
     with _bar(ref) as progress:
         return store.fetch(ref, known, progress=progress, index=index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vllm_series.bases import version_of
 from vllm_series.errors import EXIT_OK, UsageError
 from vllm_series.output import Output
 from vllm_series.project import find_project
@@ -15,6 +16,11 @@ def show(out: Output, series_dir: Path | None, name: str, onto: str | None, text
     project = find_project(series_dir)
     name = name.removesuffix(".patch")
     project.known([name])
+    if onto is not None and version_of(onto) is None:
+        raise UsageError(
+            f"{onto} is no vLLM release tag",
+            hint="supported: " + ", ".join(base.ref for base in project.bases),
+        )
     base = project.base_for(onto)
     patch = project.patch(name, base)
     if patch is None and onto is None:

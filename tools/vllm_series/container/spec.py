@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -96,6 +97,7 @@ def make_container(
         arguments = tuple(shlex.split(serve))
     except ValueError as error:
         raise UsageError(f"--serve {serve!r}: {error}", hint="quote it as for a shell") from None
+    _require_json(arguments)
     variables = []
     for row in environment:
         name, equals, value = row.partition("=")
@@ -107,6 +109,18 @@ def make_container(
     made = Container(image, site.rstrip("/"), numbers, arguments, tuple(variables), shm, remove_torchcodec)
     _require_room(made)
     return made
+
+
+def _require_json(arguments: Sequence[str]) -> None:
+    """Raise if the quotes inside a JSON value are gone: a shell takes them unless they are quoted again."""
+    for argument in arguments:
+        text = argument.partition("=")[2] if argument.startswith("--") else argument
+        if text.startswith(("{", "[")):
+            try:
+                json.loads(text)
+            except json.JSONDecodeError:
+                example = """--serve "--engram-config '{\\"host_file_gather\\": true}'\""""
+                raise UsageError(f"--serve: {text} is no JSON", hint=f"quote it twice: {example}") from None
 
 
 def _require_room(container: Container) -> None:

@@ -13,6 +13,9 @@ from vllm_series.sizing.units import GIB
 #: RTX 3090. `--gpu-memory-utilization` is a share of the latter.
 _USABLE = 23.56 / 24
 
+#: More GiB than any card has; who writes 3090 means a name.
+LARGEST = 512
+
 _GROUP = re.compile(r"(?:(\d{1,3})\s*x\s*)?(\d{1,4}(?:\.\d+)?)", re.IGNORECASE | re.ASCII)
 
 
@@ -45,6 +48,11 @@ def parse_cards(text: str) -> tuple[Card, ...]:
                 hint="write 6x24 for six cards of 24 GiB, 4x24,2x32 for unequal ones",
             )
         size = float(match[2])
+        if size > LARGEST:
+            raise UsageError(
+                f"--gpus {text}: {size:g} is no card's memory in GiB",
+                hint="name the memory, not the model: 6x24 for six RTX 3090",
+            )
         cards += [card(f"{size:g} GiB card", int(size * GIB))] * int(match[1] or 1)
     return tuple(cards)
 
