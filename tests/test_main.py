@@ -164,12 +164,15 @@ def test_markup_in_messages_and_text(cli, project):
     assert shown.out.encode() == (project / "patches/worker-guard.patch").read_bytes()
 
 
-def test_on_a_terminal(cli):
-    """Drawn with colours, and still nothing is taken for markup."""
+@pytest.mark.parametrize(
+    ("columns", "words"), [(200, b"[Core] Demand a path [kernel] [/x]"), (50, b"worker-guard")]
+)
+def test_on_a_terminal(cli, columns, words):
+    """Drawn with colours, and still nothing is taken for markup; a name is never broken."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [CONSOLE_SCRIPT, "list"],
-        env=clean_env(**cli._env({"TERM": "xterm-256color", "COLUMNS": "200"})),
+        env=clean_env(**cli._env({"TERM": "xterm-256color", "COLUMNS": str(columns)})),
         stdout=terminal,
         stderr=terminal,
     )
@@ -185,7 +188,7 @@ def test_on_a_terminal(cli):
         text += chunk
     os.close(controller)
     assert process.wait() == 0
-    assert b"[Core] Demand a path [kernel] [/x]" in text
+    assert words in text
 
 
 @pytest.mark.parametrize("command", ["list", "check", "status", "show worker-guard --patch", "list --json"])

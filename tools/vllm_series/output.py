@@ -136,8 +136,10 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        # A column without spaces has names, to be copied whole.
+        name = all(" " not in row[number] for row in rows)
+        table.add_column(column, overflow="fold", no_wrap=name)
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row))
     Console().print(table)

@@ -40,7 +40,7 @@ def board(out: Output, series_dir: Path | None, as_markdown: bool, html: Path | 
         out.say(f"ok: {plural(len(rows), 'patch')} in {html}")
         return out.finish(EXIT_OK, file=str(html.absolute()), patches=[row.document() for row in rows])
     out.table(
-        ("patch", "upstream", "threads", "intent", "gates", "evidence", "next"),
+        ("patch", "upstream", "threads", "intent", "gates", "evidence"),
         [
             (
                 row.name,
@@ -49,11 +49,13 @@ def board(out: Output, series_dir: Path | None, as_markdown: bool, html: Path | 
                 row.status.intent,
                 gates_text(row),
                 in_short(row.standings),
-                row.next_step,
             )
             for row in rows
         ],
     )
+    out.say("\nnext:")
+    for row in rows:
+        out.say(f"  {row.name}: {row.next_step}")
     return out.finish(EXIT_OK, base=project.pinned.ref, patches=[row.document() for row in rows])
 
 
