@@ -6,6 +6,7 @@
 # Afterwards, in the checkout: vllm-series test --results OUT/results.json --record
 set -uo pipefail
 
+: "${1:?is PLACE: bash ci/gpu.sh PLACE OUT}" "${2:?is OUT: bash ci/gpu.sh PLACE OUT}"
 place=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")

@@ -94,7 +94,7 @@ def export(
     """Make a branch and a folder for each patch, ready for a person to review and send.
 
     The branch pr/NAME holds the patch and what it needs, alone on the base, signed off by you. Nothing is
-    pushed and nothing is opened.
+    pushed without --push, and nothing is opened.
     """
     from vllm_series.commands.export import ExportOptions
     from vllm_series.commands.export import export as command
