@@ -6,12 +6,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import vllm_series
 from series_support import CONSOLE_SCRIPT, WORKER, clean_env, commit, copy_tree, run_script
+from typer.main import get_command
+from vllm_series.main import app
 from vllm_series.output import Output, plural
 
 
@@ -189,6 +193,24 @@ def test_on_a_terminal(cli, columns, words):
     os.close(controller)
     assert process.wait() == 0
     assert words in text
+
+
+def test_every_option_stands_in_the_docs():
+    root = Path(__file__).parent.parent
+    text = "".join(page.read_text("utf-8") for page in (root / "README.md", *(root / "docs").glob("*.md")))
+
+    def options(command, path):
+        for parameter in command.params:
+            names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")]
+            if names:
+                yield path, names
+        for name, below in getattr(command, "commands", {}).items():
+            yield from options(below, f"{path} {name}")
+
+    known = list(options(get_command(app), "vllm-series"))
+    assert len(known) > 100
+    words = set(re.findall(r"--[a-z0-9-]+", text))
+    assert [(path, names) for path, names in known if not words.intersection(names)] == []
 
 
 @pytest.mark.parametrize("command", ["list", "check", "status", "show worker-guard --patch", "list --json"])
