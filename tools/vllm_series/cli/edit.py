@@ -26,7 +26,7 @@ from vllm_series.output import Output
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The patch.")]
-SomeNames = Annotated[list[str], typer.Argument(metavar="NAME", help="Patches, by name.")]
+SomeNames = Annotated[list[str], typer.Argument(metavar="NAME...", help="Patches, by name.")]
 Before = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--before", metavar="NAME", help="Put it before this patch.", show_default=False),
@@ -51,7 +51,7 @@ def verify(
     names: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(
-            metavar="NAME", help="Patches that should be there; default: all.", show_default=False
+            metavar="NAME...", help="Patches that should be there; default: all.", show_default=False
         ),
     ] = None,
     onto: Onto = None,
@@ -77,7 +77,7 @@ def import_(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE",
+            metavar="SOURCE...",
             help="Patch files, mailboxes, plain diffs, a folder of them, a quilt series; with --vllm, a "
             "commit or a range A..B of that clone.",
         ),
@@ -257,7 +257,7 @@ def split(
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new patch.")],
     parts: Annotated[
         list[str],
-        typer.Argument(metavar="PART", help="What goes into it: a file, a folder, or FILE:1,3 for hunks."),
+        typer.Argument(metavar="PART...", help="What goes into it: a file, a folder, or FILE:1,3 for hunks."),
     ],
     title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Its title.")],
     before: Annotated[

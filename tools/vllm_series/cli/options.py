@@ -41,7 +41,7 @@ def as_tags(context: typer.Context, parameter: typer.CallbackParam, value: Any) 
 
 Names = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Argument(metavar="NAME", help="Patches, by name.", show_default=False),
+    typer.Argument(metavar="NAME...", help="Patches, by name.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write one JSON document to standard output.")]
 Folder = Annotated[

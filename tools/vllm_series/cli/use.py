@@ -53,7 +53,7 @@ def apply(
 
 @app.command(rich_help_panel=USE)
 def pick(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Patches, by name.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Patches, by name.")],
     vllm: Annotated[
         Path, typer.Option("--vllm", metavar="PATH", help="Your checkout of vLLM; default: here.")
     ] = Path(),
@@ -70,7 +70,7 @@ def pick(
 
 @app.command(rich_help_panel=USE)
 def unapply(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Patches, by name.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Patches, by name.")],
     vllm: Annotated[
         Path, typer.Option("--vllm", metavar="PATH", help="Your checkout of vLLM; default: here.")
     ] = Path(),
@@ -92,7 +92,7 @@ def fetch(
     refs: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(
-            metavar="REF",
+            metavar="REF...",
             help="Release tags; default: the supported bases.",
             show_default=False,
             callback=as_tags,
