@@ -248,6 +248,28 @@ def test_bad_input(cli, project, foreign, tmp_path):
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
 
 
+def test_an_origin_that_check_would_refuse(cli, project, foreign):
+    for odd in ("bogus", " ", "upstream", "upstream, zz", "own "):
+        code, words = (0, "") if odd == "upstream" else (2, "--origin" if odd == " " else "no origin")
+        result = cli("import", "HEAD", "--vllm", foreign, "--origin", odd, "--dry-run")
+        assert result.code == code, result
+        assert words in result.err
+    for option in ("--origin", "--name", "--author"):
+        refused(cli, project, 2, "HEAD", "--vllm", foreign, option, "", words="it is empty")
+    # What it brings itself stays, and is named.
+    commit(foreign, "[Core] Vendor\n\nWhy.\n\nOrigin: vendor", {"V.md": "x\n"})
+    result = cli("import", "HEAD", "--vllm", foreign)
+    assert result.code == 0, result
+    assert "check will refuse its 'Origin: vendor'; name another with --origin" in result.err
+    assert cli("undo").code == 0
+    assert cli("import", "HEAD", "--vllm", foreign, "--origin", "backport").code == 0
+    assert read_patch(project / "patches/vendor.patch").trailer("Origin") == ("backport",)
+    # A line of its text is no trailer.
+    commit(foreign, "[Core] Text\n\nOrigin: the vendor's tree\nand more.", {"T.md": "x\n"})
+    assert cli("import", "HEAD", "--vllm", foreign).code == 0
+    assert read_patch(project / "patches/text.patch").trailer("Origin") == ("own",)
+
+
 @pytest.mark.parametrize("stride", [71, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_every_step(cli, project, foreign, tmp_path, stride):
     git(foreign, "format-patch", "-q", "--binary", "-o", str(tmp_path / "m"), "v0.33.0..HEAD")

@@ -7,16 +7,16 @@ the report is complete; the result is used only if nothing conflicts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_series.git import Index, Repository
 from vllm_series.incoming import Incoming
-from vllm_series.messages import tidy, with_trailers
+from vllm_series.messages import tidy, trailer_of, with_trailers
 from vllm_series.patchfile import Patch
 from vllm_series.refresh import export
+from vllm_series.rules import ORIGIN
 
 
 class Fate(StrEnum):
@@ -104,7 +104,10 @@ class Intake:
             return Taken(one, one.name, Fate.PRESENT, "its changes are there already"), tree
         name = self._name(one.name)
         body, notes = tidy(one.body)
-        origin = () if re.search(r"(?m)^Origin: ", body) and not self.origin else (self.origin or one.origin,)
+        brought = trailer_of(body, "Origin") if not self.origin else []
+        if odd := [value for value in brought if not ORIGIN.fullmatch(value)]:
+            notes.append(f"check will refuse its 'Origin: {odd[0]}'; name another with --origin")
+        origin = () if brought else (self.origin or one.origin,)
         trailers = [("Patch-Name", name), *(("Origin", value) for value in origin)]
         message = f"{one.subject}\n\n{with_trailers(body, trailers)}\n"
         self._tip = self.bench.commit_tree(new, self._tip, one.author, message)

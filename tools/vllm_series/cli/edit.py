@@ -84,14 +84,25 @@ def import_(
     ],
     vllm: Clone = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Name of the one patch.", show_default=False)
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the one patch.",
+            show_default=False,
+            callback=not_empty,
+        ),
     ] = "",
     before: Before = None,
     after: After = None,
     author: Annotated[
         str,
         typer.Option(
-            "--author", metavar="'NAME <MAIL>'", help="Author of diffs that name none.", show_default=False
+            "--author",
+            metavar="'NAME <MAIL>'",
+            help="Author of diffs that name none.",
+            show_default=False,
+            callback=not_empty,
         ),
     ] = "",
     origin: Annotated[
@@ -101,6 +112,7 @@ def import_(
             metavar="TEXT",
             help="own, backport, a URL, or 'upstream, COMMIT'.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = "",
     strip: Annotated[

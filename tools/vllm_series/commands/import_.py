@@ -26,6 +26,7 @@ from vllm_series.patchfile import Patch
 from vllm_series.project import Project, find_project
 from vllm_series.recipes import inserted
 from vllm_series.restack import Restacked, restack
+from vllm_series.rules import require_origin
 from vllm_series.series import Series
 from vllm_series.stack import apply_all
 from vllm_series.tree import CommitSource, Snapshot
@@ -50,6 +51,8 @@ def import_(out: Output, series_dir: Path | None, options: ImportOptions) -> int
     """Take foreign patches into the series: all of them, or none."""
     project = find_project(series_dir)
     place = place_of(project, options.before, options.after) or "at the end"
+    if options.origin:
+        require_origin(options.origin)
     incoming = _read(options)
     if options.name:
         if len(incoming) != 1:
