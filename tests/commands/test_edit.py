@@ -229,6 +229,28 @@ def test_new(cli, project, folder, committed):
     assert names_of(project) == list(NAMES)
 
 
+def test_a_title_that_check_would_refuse(cli, project, folder):
+    for title, words in (
+        ("", "--title is empty"),
+        (" ", "--title is empty"),
+        ("be new", "'be new' is no title"),
+    ):
+        refused(cli, project, 2, "new", "t2", "--title", title, "--into", folder, words=words)
+        args = ("split", "sched-log", "t2", "vllm/log.py", "--title", title)
+        refused(cli, project, 2, *args, words=words)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["", "Patch-Name: t2"])
+def test_a_commit_without_a_title(cli, project, folder, text):
+    assert cli("new", "t2", *TITLE, "--into", folder).code == 0
+    commit(folder, "x", {"NEW.md": "x\n"})
+    git(folder, "commit", "--quiet", "--amend", "--allow-empty-message", "-m", text)
+    refused(cli, project, 4, "edit", "--save", words=f"in {folder} has no title")
+    result = cli("edit", "--abort")
+    assert result.out == "ok: t2 was given up, and is no patch\n"
+
+
 # -- what people do to it ---------------------------------------------------------------------------------
 
 

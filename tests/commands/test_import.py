@@ -248,6 +248,14 @@ def test_bad_input(cli, project, foreign, tmp_path):
     refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
 
 
+def test_a_commit_without_a_message(cli, project, clone):
+    write(clone, {"M.md": "x\n"})
+    git(clone, "add", "-A")
+    git(clone, "commit", "--quiet", "--allow-empty-message", "-m", "")
+    assert cli("import", "HEAD", "--vllm", clone, "--name", "mute").code == 0
+    assert read_patch(project / "patches/mute.patch").subject == git(clone, "rev-parse", "HEAD")[:12]
+
+
 def test_an_origin_that_check_would_refuse(cli, project, foreign):
     for odd in ("bogus", " ", "upstream", "upstream, zz", "own "):
         code, words = (0, "") if odd == "upstream" else (2, "--origin" if odd == " " else "no origin")

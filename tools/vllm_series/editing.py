@@ -198,6 +198,11 @@ def _message(
         return old.author, old.message
     subject, _, body = (chosen.message if chosen else session.title).partition("\n")
     body = body.strip("\n")
+    if not subject.strip() or subject.startswith(f"{NAME_TRAILER}:"):
+        what = f"the commit {chosen.oid[:12]} in {session.folder}" if chosen else f"{session.name}"
+        raise PreconditionError(
+            f"{what} has no title", hint=f"give it one: git -C {session.folder} commit --amend"
+        )
     trailers = [(NAME_TRAILER, session.name)] if not named else []
     if chosen is None or chosen.trailer("Origin") is None:
         trailers.append(("Origin", (old.trailer("Origin") or ("own",))[0] if old else "own"))

@@ -225,12 +225,13 @@ def read_commits(repository: Repository, revision: str) -> list[Incoming]:
         diff = repository.diff_of(commit.oid)
         published = repository.is_published(commit.oid)
         subject, _, body = commit.message.partition("\n")
+        subject = subject.strip() or commit.oid[:12]  # git can make a commit without a message.
         found.append(
             Incoming(
                 label=commit.oid[:12],
                 name=stated_name(body) or name_of(subject),
                 author=commit.author,
-                subject=subject.strip(),
+                subject=subject,
                 body=body.strip("\n"),
                 diff=diff,
                 strip=1,

@@ -145,7 +145,14 @@ def import_(
 @app.command(rich_help_panel=MAINTAIN)
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new patch.")],
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Its title.")],
+    title: Annotated[
+        str,
+        typer.Option(
+            "--title",
+            metavar="TEXT",
+            help="Its title, '[Area] Do this', unless you commit: then the commit's message is the patch's.",
+        ),
+    ],
     before: Before = None,
     after: After = None,
     into: Into = None,

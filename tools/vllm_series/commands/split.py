@@ -12,6 +12,7 @@ from vllm_series.facts import introduce
 from vllm_series.output import Output
 from vllm_series.patchfile import NAME
 from vllm_series.project import Project, find_project
+from vllm_series.rules import require_title
 from vllm_series.splitting import Chosen
 from vllm_series.splitting import split as parted
 
@@ -30,6 +31,7 @@ def split(
     project = find_project(series_dir)
     name = existing(project, name)
     require_new(project, new)
+    require_title(title)
     chosen = _chosen(parts)
     _require_changed(project, name, chosen)
 
