@@ -225,7 +225,7 @@ def test_dry_run(cli, project, foreign):
     before = files_of(project)
     result = cli("import", "v0.33.0..HEAD", "--vllm", foreign, "--dry-run")
     assert result.code == 0, result
-    assert "would import 3 patches" in result.out
+    assert "would import 3 patches\n  would write 3 patch files: " in result.out
     assert files_of(project) == before
 
 

@@ -312,6 +312,12 @@ def test_dry_run_and_a_paused_verb(cli, project, verb):
     result = cli(*VERBS[verb], "--dry-run", "--json")
     assert result.code == 0, result
     assert result.document["operation"] is None
+    text = cli(*VERBS[verb], "--dry-run").out
+    assert text.startswith("would ")
+    assert "wrote" not in text
+    assert "removed" not in text
+    assert ("would write" in text) == bool(result.document["written"])
+    assert ("would remove" in text) == bool(result.document["removed"])
     assert files_of(project) == before
     (project / ".vllm-series").mkdir()
     (project / ".vllm-series/rebase.json").write_text("{}")
