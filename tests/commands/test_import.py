@@ -256,6 +256,15 @@ def test_a_commit_without_a_message(cli, project, clone):
     assert read_patch(project / "patches/mute.patch").subject == git(clone, "rev-parse", "HEAD")[:12]
 
 
+def test_what_it_needs_must_stand_before_it(cli, project, clone):
+    commit(clone, "[Core] Needy\n\nDepends-on: nothing\n", {"N.md": "x\n"})
+    result = refused(cli, project, 4, "HEAD", "--vllm", clone)
+    assert "Depends-on: nothing, which the series would not have\n  take nothing in first, or" in result.err
+    commit(clone, "[Core] Early\n\nDepends-on: worker-guard\n", {"E.md": "x\n"})
+    result = refused(cli, project, 4, "HEAD", "--vllm", clone, "--before", "engine-fix")
+    assert "worker-guard, which would not stand before it\n  put it behind worker-guard, or" in result.err
+
+
 def test_an_origin_that_check_would_refuse(cli, project, foreign):
     for odd in ("bogus", " ", "upstream", "upstream, zz", "own "):
         code, words = (0, "") if odd == "upstream" else (2, "--origin" if odd == " " else "no origin")
