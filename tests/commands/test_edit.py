@@ -92,9 +92,7 @@ def test_while_one_is_open(cli, project, folder, tmp_path):
 
 
 def test_what_cannot_be_opened(cli, project, folder, tmp_path):
-    refused(cli, project, 2, "edit", words="no patch is open")
-    refused(cli, project, 2, "edit", "--save", words="no patch is open")
-    refused(cli, project, 2, "edit", "--abort", words="no patch is open")
+    refused(cli, project, 4, "edit", "--save", words="no patch is open")
     refused(cli, project, 2, "edit", "nope", words="no patch nope")
     refused(cli, project, 2, "edit", "sched-log", "--save", words="exclude")
     refused(cli, project, 2, "edit", "sched-log", "--onto", "v0.31.0", words="no supported base")
@@ -109,7 +107,20 @@ def test_what_cannot_be_opened(cli, project, folder, tmp_path):
         cli, project, 3, "edit", "sched-log", "--into", tmp_path / "x", words="worker-guard does not apply"
     )
     assert not (tmp_path / "x").exists()
-    assert cli("edit").code == 2
+
+
+def test_nothing_is_open(cli, project, folder):
+    """To ask is no fault, nor to take back what is not there."""
+    before = files_of(project)
+    for args, words in (("edit",), "no patch is open; "), (("edit", "--abort"), "no patch was open; "):
+        result = cli(*args)
+        assert (result.code, result.err) == (0, ""), result
+        assert result.out.startswith(words)
+        assert cli(*args, "--json").document["name"] is None
+    for args in ("edit", "--save"), ("rebase", "--continue"), ("rebase", "--skip", "why"):
+        assert cli(*args).code == 4
+    assert cli("rebase", "--abort").code == 0
+    assert files_of(project) == before
 
 
 # -- saving -----------------------------------------------------------------------------------------------
@@ -327,7 +338,7 @@ def test_the_state_of_another_version(cli, project, folder):
         refused(cli, project, 4, "edit", "--save", words="was not written by this version")
         refused(cli, project, 4, "edit", "--abort", words="remove that file")
     state.unlink()
-    refused(cli, project, 2, "edit", "--save", words="no patch is open")
+    refused(cli, project, 4, "edit", "--save", words="no patch is open")
 
 
 def test_message_that_a_mailbox_would_cut(cli, project, folder):

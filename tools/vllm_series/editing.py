@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vllm_series.checkout import NAME_TRAILER
-from vllm_series.errors import PreconditionError, UsageError
+from vllm_series.errors import PreconditionError
 from vllm_series.git import CommitInfo, Ident, Repository
 from vllm_series.messages import with_trailers
 from vllm_series.newtree import staging_of
@@ -88,12 +88,12 @@ def require_session(root: Path) -> Session:
     """The patch of a project that is open.
 
     Raises:
-        UsageError: There is none.
+        PreconditionError: There is none.
 
     """
     session = read_session(root)
     if session is None:
-        raise UsageError("no patch is open", hint="open one with: vllm-series edit NAME")
+        raise PreconditionError("no patch is open", hint="open one with: vllm-series edit NAME")
     return session
 
 

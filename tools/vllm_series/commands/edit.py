@@ -153,7 +153,10 @@ def _parted(project: Project, base: Base, session: Session) -> tuple[list[Patch]
 
 def show(out: Output, series_dir: Path | None) -> int:
     """Say which patch is open."""
-    session = require_session(find_project(series_dir).root)
+    session = read_session(find_project(series_dir).root)
+    if session is None:
+        out.say("no patch is open; open one with: vllm-series edit NAME")
+        return out.finish(EXIT_OK, name=None, base=None, folder=None)
     gone = "" if Path(session.folder).is_dir() else ", which is gone"
     out.say(f"{session.name} is open in {session.folder}{gone}, on vLLM {session.base}")
     return out.finish(EXIT_OK, name=session.name, base=session.base, folder=session.folder)
@@ -162,6 +165,9 @@ def show(out: Output, series_dir: Path | None) -> int:
 def abort(out: Output, series_dir: Path | None) -> int:
     """Throw the checkout away."""
     project = find_project(series_dir)
+    if read_session(project.root) is None:
+        out.say("no patch was open; there is nothing to take back")
+        return out.finish(EXIT_OK, name=None, folder=None, removed=False)
     with writing(project.root):
         session = require_session(project.root)
         removed = discard(session)
