@@ -627,8 +627,8 @@ class Repository:
         """What a commit changed against its parent, in canonical form without its message."""
         with self.pristine() as place:
             return place.run(
-                "diff-tree", "--no-commit-id", "-r", "-p", "--full-index", "--binary", "--no-ext-diff",
-                "--no-textconv", commit,
+                "diff-tree", "--no-commit-id", "-r", "-p", "-M", "--full-index", "--binary", "--no-ext-diff",
+                "--no-textconv", commit, config=CANONICAL_CONFIG,
             )  # fmt: skip
 
     def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
@@ -916,7 +916,11 @@ class Index:
 
         A failed attempt with ``--3way`` leaves the index half merged: :meth:`reset` it.
         """
-        done = self.repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
+        # A merge that conflicts writes new files despite --cached: not into the current folder.
+        place = self.path.with_name("files")
+        place.mkdir(exist_ok=True)
+        repository = self.repository.with_work_tree(place)
+        done = repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
         return "" if done.returncode == 0 else _message(done.stderr).removeprefix("error: ")
 
     def write_tree(self) -> str:

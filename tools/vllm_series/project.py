@@ -97,6 +97,11 @@ class Project:
             return None
         return read_patch(self.patch_dir / file, name)
 
+    def texts(self, name: str) -> list[Patch]:
+        """The texts of the patch ``name``: of every base, each file once."""
+        files = dict.fromkeys(self.file_for(name, base) for base in self.bases)
+        return [read_patch(self.patch_dir / file, name) for file in files if file is not None]
+
     def patches(self, base: Base, names: Iterable[str] | None = None) -> list[Patch]:
         """The patches that have a file for ``base``, in series order."""
         wanted = self.known(names)
