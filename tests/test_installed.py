@@ -34,7 +34,7 @@ def test_none_two_and_an_editable_one(site, tmp_path):
     with pytest.raises(UsageError, match="no installed vLLM") as caught:
         require_installed(tmp_path)
     assert "sysconfig" in caught.value.hint
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(PreconditionError, match="is not a folder"):
         require_installed(tmp_path / "nothing")
     write(site, {"vllm-0.32.0.dist-info/RECORD": ""})
     with pytest.raises(PreconditionError, match="several vLLMs"):

@@ -261,7 +261,11 @@ def test_where_the_project_is_found(cli, project, tmp_path, world):
     named = cli("list", "--json", "--series-dir", other)
     assert named.document["root"] == str(other)
     assert cli("list", "--series-dir", tmp_path).code == 2
-    assert cli("list", VLLM_SERIES_DIR=str(tmp_path / "none")).code == 2
+    for args in (("list", "--series-dir"), ("apply", "--vllm"), ("refresh", "--from"), ("verify",)):
+        result = cli(*args, tmp_path / "nope")
+        assert result.code == 4, result
+        assert "nope is not a folder\n  name " in result.err
+    assert cli("list", VLLM_SERIES_DIR=str(tmp_path / "none")).code == 4
 
 
 def test_doctor(cli, clone, project, tmp_path):

@@ -42,6 +42,19 @@ def test_there_and_back(cli, clone):
     assert cli("undo", "-n", "0", "--vllm", clone).code == 2
 
 
+def test_hints_are_about_the_checkout(cli, clone, tmp_path):
+    for verb in ("undo", "redo"):
+        result = cli(verb, "--vllm", clone)
+        assert result.code == 2, result
+        assert result.err.endswith(f"there is nothing to {verb}\n  see: vllm-series log --vllm {clone}\n")
+    (tmp_path / "plain").mkdir()
+    for args in (("log",), ("undo",), ("status",), ("pick", "engine-fix")):
+        for folder in ("plain", "nope"):
+            result = cli(*args, "--vllm", tmp_path / folder)
+            assert result.code == 4, result
+            assert "name a git checkout of vLLM; a new one is made by: vllm-series apply --into" in result.err
+
+
 def test_a_detached_head(cli, clone):
     git(clone, "checkout", "--quiet", "--detach")
     before = state_of(clone)

@@ -54,6 +54,21 @@ def test_short_flags_of_vllm_with_an_h_in_them(cli, applied, model):
         assert "Check this machine" in cli("doctor", *words).out
 
 
+def test_words_that_are_neither_command_nor_model(cli, applied, model):
+    result = cli(
+        "doctor", "--vllm", applied, "--json", "--serve",
+        "vllm", "serve", model, "…", "--engram-config", '{"cpu_offload": true}',
+    )  # fmt: skip
+    assert result.code == 1
+    what = f"'…' is one word too many beside the model {model}"
+    assert [f["what"] for f in result.document["findings"] if f["check"] == "arguments"] == [what]
+    result = cli("doctor", "--vllm", applied, "--json", "--serve", "docker", "run", "x", model)
+    assert result.code == 1
+    errors = [f["what"] for f in result.document["findings"] if f["stops"]]
+    assert any(text.startswith("docker is neither a folder here nor a model of a hub") for text in errors)
+    assert "'run' is one word too many beside the model docker, and 2 more" in errors
+
+
 def test_unreadable_arguments(cli):
     result = cli("doctor", "--serve", "M", "-sc", "{")
     assert result.code == 2

@@ -92,9 +92,7 @@ def test_while_one_is_open(cli, project, folder, tmp_path):
 
 
 def test_what_cannot_be_opened(cli, project, folder, tmp_path):
-    refused(cli, project, 2, "edit", words="no patch is open")
-    refused(cli, project, 2, "edit", "--save", words="no patch is open")
-    refused(cli, project, 2, "edit", "--abort", words="no patch is open")
+    refused(cli, project, 4, "edit", "--save", words="no patch is open")
     refused(cli, project, 2, "edit", "nope", words="no patch nope")
     refused(cli, project, 2, "edit", "sched-log", "--save", words="exclude")
     refused(cli, project, 2, "edit", "sched-log", "--onto", "v0.31.0", words="no supported base")
@@ -109,7 +107,20 @@ def test_what_cannot_be_opened(cli, project, folder, tmp_path):
         cli, project, 3, "edit", "sched-log", "--into", tmp_path / "x", words="worker-guard does not apply"
     )
     assert not (tmp_path / "x").exists()
-    assert cli("edit").code == 2
+
+
+def test_nothing_is_open(cli, project, folder):
+    """To ask is no fault, nor to take back what is not there."""
+    before = files_of(project)
+    for args, words in (("edit",), "no patch is open; "), (("edit", "--abort"), "no patch was open; "):
+        result = cli(*args)
+        assert (result.code, result.err) == (0, ""), result
+        assert result.out.startswith(words)
+        assert cli(*args, "--json").document["name"] is None
+    for args in ("edit", "--save"), ("rebase", "--continue"), ("rebase", "--skip", "why"):
+        assert cli(*args).code == 4
+    assert cli("rebase", "--abort").code == 0
+    assert files_of(project) == before
 
 
 # -- saving -----------------------------------------------------------------------------------------------
@@ -229,6 +240,28 @@ def test_new(cli, project, folder, committed):
     assert names_of(project) == list(NAMES)
 
 
+def test_a_title_that_check_would_refuse(cli, project, folder):
+    for title, words in (
+        ("", "--title is empty"),
+        (" ", "--title is empty"),
+        ("be new", "'be new' is no title"),
+    ):
+        refused(cli, project, 2, "new", "t2", "--title", title, "--into", folder, words=words)
+        args = ("split", "sched-log", "t2", "vllm/log.py", "--title", title)
+        refused(cli, project, 2, *args, words=words)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["", "Patch-Name: t2"])
+def test_a_commit_without_a_title(cli, project, folder, text):
+    assert cli("new", "t2", *TITLE, "--into", folder).code == 0
+    commit(folder, "x", {"NEW.md": "x\n"})
+    git(folder, "commit", "--quiet", "--amend", "--allow-empty-message", "-m", text)
+    refused(cli, project, 4, "edit", "--save", words=f"in {folder} has no title")
+    result = cli("edit", "--abort")
+    assert result.out == "ok: t2 was given up, and is no patch\n"
+
+
 # -- what people do to it ---------------------------------------------------------------------------------
 
 
@@ -305,7 +338,7 @@ def test_the_state_of_another_version(cli, project, folder):
         refused(cli, project, 4, "edit", "--save", words="was not written by this version")
         refused(cli, project, 4, "edit", "--abort", words="remove that file")
     state.unlink()
-    refused(cli, project, 2, "edit", "--save", words="no patch is open")
+    refused(cli, project, 4, "edit", "--save", words="no patch is open")
 
 
 def test_message_that_a_mailbox_would_cut(cli, project, folder):
@@ -369,9 +402,8 @@ def test_killed_while_closing(cli, project, tmp_path, stride, end):
             assert patches_of(work) == after
             return
         again = run_here("edit", end, env=env)
-        if again.code == 2:
-            assert "no patch is open" in again.err
-        elif again.code == 4:  # Killed between the patch and the end of the session, with the checkout gone.
+        if again.code == 4 and "no patch is open" not in again.err:
+            # Killed between the patch and the end of the session, with the checkout gone.
             assert "edit --abort" in again.err
             assert run_here("edit", "--abort", env=env).code == 0
         assert patches_of(work) == after

@@ -515,6 +515,24 @@ def test_check_without_findings(lab):
     assert result.out.endswith("1 patch looked at; ready to be sent: 1\n")
 
 
+def test_the_hint_names_only_options_that_the_verb_has(lab, tmp_path):
+    lab.series(TABLE, "", fix=FIX)
+    path = lab.project / "patches/fix.patch"
+    path.write_text(path.read_text().replace("41", "40"))
+    for verb in ("export", "test", "apply"):
+        result = lab("fix", verb=verb)
+        assert result.code == 3, result
+        assert "fix does not apply to v0.33.0" in result.out + result.err
+        assert "see where it stands: vllm-series status --onto v0.33.0\n" in result.err
+        assert ("--3way" in result.err) == (verb == "apply")
+    clone = clone_of_upstream(tmp_path)
+    result = lab("fix", "--vllm", clone)
+    assert (
+        f"vllm-series status --vllm {clone} --onto {git(clone, 'rev-parse', 'origin/main')[:12]}"
+        in result.err
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "code", "what"),
     [

@@ -178,7 +178,7 @@ def test_dry_run_changes_nothing(cli, site):
 def test_refusals(cli, tmp_path, site, project):
     assert cli("overlay").code == 2
     result = cli("overlay", "--site-packages", tmp_path / "nothing")
-    assert result.code == 2
+    assert result.code == 4
     other = unpack(wheel(tmp_path / "wheels", "0.31.0", RELEASE_33), tmp_path / "other")
     result = cli("overlay", "--site-packages", other)
     assert result.code == 4

@@ -209,6 +209,17 @@ def test_fold(cli, project, tmp_path):
 def test_folds_that_cannot_be(cli, project):
     refused(cli, project, 2, "fold", "sched-log", "--into", "sched-log", words="itself")
     refused(cli, project, 2, "fold", "nope", "--into", "sched-log", words="no patch nope")
+    # Who needs what is said of the patch that says so, and the advice helps.
+    result = refused(cli, project, 4, "fold", "sched-log", "--into", "engine-fix")
+    assert "error: sched-log says Depends-on: worker-guard, which stands behind engine-fix\n" in result.err
+    assert "  fold worker-guard too, or fold --into worker-guard\n" in result.err
+    assert cli("fold", "sched-log", "worker-guard", "--into", "engine-fix", "--dry-run").code == 0
+    assert cli("fold", "sched-log", "--into", "worker-guard", "--dry-run").code == 0
+    assert cli("move", "engine-fix", "--after", "worker-guard").code == 0
+    assert cli("move", "engine-more", "--after", "sched-log").code == 0
+    result = refused(cli, project, 4, "fold", "worker-guard", "--into", "engine-more")
+    assert "error: sched-log says Depends-on: worker-guard, and engine-more stands behind it\n" in result.err
+    assert "  fold sched-log too, or fold --into an earlier patch\n" in result.err
 
 
 # -- split ------------------------------------------------------------------------------------------------
@@ -312,6 +323,12 @@ def test_dry_run_and_a_paused_verb(cli, project, verb):
     result = cli(*VERBS[verb], "--dry-run", "--json")
     assert result.code == 0, result
     assert result.document["operation"] is None
+    text = cli(*VERBS[verb], "--dry-run").out
+    assert text.startswith("would ")
+    assert "wrote" not in text
+    assert "removed" not in text
+    assert ("would write" in text) == bool(result.document["written"])
+    assert ("would remove" in text) == bool(result.document["removed"])
     assert files_of(project) == before
     (project / ".vllm-series").mkdir()
     (project / ".vllm-series/rebase.json").write_text("{}")

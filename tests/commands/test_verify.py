@@ -208,9 +208,9 @@ def test_a_series_that_does_not_apply_to_the_base(cli, clone):
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
-        (lambda p: None, 2, "not a folder"),
+        (lambda p: None, 4, "not a folder"),
         (lambda p: p.mkdir(), 2, "holds no vLLM"),
-        (lambda p: p.write_text(""), 2, "not a folder"),
+        (lambda p: p.write_text(""), 4, "not a folder"),
     ],
 )
 def test_no_vllm(cli, tmp_path, make, code, words):

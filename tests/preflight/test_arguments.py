@@ -97,5 +97,12 @@ def test_the_command_by_its_path():
     assert parse_arguments(["env/bin/vllm", "serve", "M"]).model == "M"
 
 
+def test_words_that_belong_to_nothing():
+    found = parse_arguments(["vllm", "serve", "M", "…", "-pp", "6", "--enforce-eager", "more"])
+    assert (found.model, found.surplus) == ("M", ("…", "more"))
+    for flag in ("--served-model-name", "--api_key", "--cudagraph-capture-sizes"):
+        assert parse_arguments(["M", flag, "1", "2", "4", "-pp", "6"]).surplus == ()
+
+
 def test_nothing():
     assert parse_arguments([]).model is None

@@ -12,7 +12,7 @@ import pytest
 from vllm_series.preflight import engine, files, flags, machine, settings
 from vllm_series.preflight.arguments import parse_arguments
 from vllm_series.preflight.checks import CHECKS, examine
-from vllm_series.preflight.facts import Engine, Facts, Gpu, Process
+from vllm_series.preflight.facts import Engine, Facts, Finding, Gpu, Process
 from vllm_series.sizing.checkpoint import read_checkpoint
 from vllm_series.sizing.model import read_model
 from vllm_series.sizing.weights import sort_weights
@@ -187,8 +187,8 @@ def test_containers(good, podman, drivers, wrong):
 
 def test_model_named(good):
     assert only(good, files.check_model, arguments=start("-pp 6"))[0].stops
-    assert only(good, files.check_model, model_problem="Qwen/X is no folder here")[0].stops is False
-    assert only(good, files.check_model, model_problem="x/config.json is no JSON")[0].stops
+    problem = Finding("model", True, "x/config.json is no JSON", "why", "do")
+    assert only(good, files.check_model, model_problem=problem) == [problem]
 
 
 def test_checkpoint_incomplete(good, tmp_path):

@@ -12,7 +12,7 @@ from driver_support import Driver
 from vllm_series.preflight import gather as gathering
 from vllm_series.preflight.arguments import parse_arguments
 from vllm_series.preflight.engines import find_engine
-from vllm_series.preflight.facts import Gpu
+from vllm_series.preflight.facts import Finding, Gpu
 from vllm_series.preflight.gather import gather, read_cdi, visible
 from vllm_series.project import find_project
 
@@ -56,10 +56,49 @@ def test_no_library(monkeypatch):
     assert "nvidia-ml-py is missing" in gather(parse_arguments([]), None, None, os.environ).driver_problem
 
 
-def test_hub_name_and_broken_folder(driver, tmp_path):
-    assert "is no folder here" in gather(parse_arguments(["Qwen/X"]), None, None, os.environ).model_problem
-    (tmp_path / "config.json").write_text("{")
-    assert "is no JSON" in gather(parse_arguments([str(tmp_path)]), None, None, os.environ).model_problem
+def problem_of(model: object) -> Finding:
+    found = gather(parse_arguments([str(model)]), None, None, os.environ).model_problem
+    assert found is not None
+    return found
+
+
+def test_no_folder(driver, tmp_path):
+    """A model of a hub is somewhere else, and may be in order; any other word is no model."""
+    found = problem_of("Qwen/X")
+    assert (found.stops, "is no folder here" in found.what) == (False, True)
+    for word in ("docker", "…", str(tmp_path / "nope"), "./nope", "a/b/c"):
+        found = problem_of(word)
+        assert found.stops
+        assert found.what.startswith(f"{word} is neither a folder here nor a model of a hub")
+
+
+def test_missing_and_not_understood_are_told_apart(driver, tmp_path):
+    missing = "what is not here cannot be checked"
+    folder = flash_next.write_checkpoint(tmp_path / "model", "gptq")
+    config = folder / "config.json"
+    text = config.read_text()
+    for broken, what, do in (
+        ("{", "is no JSON", "download the file again"),
+        ('{"architectures": ["LlamaForCausalLM"]}', "describes LlamaForCausalLM", "vllm serve itself says"),
+        (text.replace('"head_dim"', '"head_dimension"'), "lacks head_dim", "published checkpoint"),
+    ):
+        config.write_text(broken)
+        found = problem_of(folder)
+        assert what in found.what
+        assert do in found.do
+        assert found.why != missing
+    config.unlink()
+    assert problem_of(folder).why == missing
+    config.write_text(text)
+    for file in folder.glob("*.safetensors"):
+        file.write_bytes(b"short")
+    found = problem_of(folder)
+    assert ("is no safetensors file" in found.what, found.why != missing, "git lfs pull" in found.do) == (
+        True, True, True,
+    )  # fmt: skip
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    assert problem_of(folder).why == missing
 
 
 GPUS = [Gpu(number, "card", 1, 1, (8, 6)) for number in range(3)]

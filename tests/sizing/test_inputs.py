@@ -65,14 +65,55 @@ def test_compressed_tensors_keeps_its_groups(folder):
         ),
         ({}, {"model_type": "qwen3_8_flash_next_text"}, "which vLLM has given up"),
         ({}, {"num_hidden_layers": 47}, "48 layer_types for 47 layers"),
-        ({}, {"head_dim": "wide"}, "cannot be understood"),
-        ({}, {"layer_types": None}, "cannot be understood"),
+        ({}, {"head_dim": "wide"}, 'understood: head_dim is "wide", and no whole number'),
+        ({}, {"head_dim": -1}, "head_dim is -1"),
+        ({}, {"layer_types": None}, "layer_types is null, and no list"),
+        ({}, {"ple_layer_ids": 5}, "ple_layer_ids is 5, and no list"),
+        ({}, {"ple_layer_ids": ["a"]}, 'ple_layer_ids is "a", and no whole number'),
+        ({}, {"mamba_ssm_dtype": ["x"]}, r'mamba_ssm_dtype is \["x"\]'),
+        ({}, {"split_ngram_parts": "x"}, 'split_ngram_parts is "x"'),
+        ({}, {"mtp_num_hidden_layers": 0, "mtp": "x"}, 'mtp is "x", and no JSON object'),
+        ({"architectures": 5}, {}, "architectures is 5, and no list"),
+        ({"quantization_config": "x"}, {}, 'quantization_config is "x", and no JSON object'),
+        ({"quantization_config": {"bits": "four"}}, {}, 'bits of quantization_config is "four"'),
+        ({"quantization_config": {"dynamic": 5}}, {}, "dynamic of quantization_config is 5"),
+        ({"quantization_config": {"config_groups": ["x"]}}, {}, "config_groups is"),
+        ({"quantization_config": {"config_groups": {"g": "x" * 99}}}, {}, 'g is "x+…, and no JSON object'),
     ],
 )
 def test_config_of_another_model(folder, values, text, message):
     change_config(folder, text=text, **values)
     with pytest.raises(UsageError, match=message):
         read_model(folder)
+
+
+def test_every_value_of_the_quantization_is_read_or_named(folder):
+    """No message is that of Python."""
+    refused: list[UsageError] = []
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for key in (
+        "quantization_config",
+        "architectures",
+        "mtp",
+        "config_groups",
+        "bits",
+        "group_size",
+        "dynamic",
+    ):
+        for value in (None, True, 3, 1.5, "x", [], ["x"], [[]], {}, {"a": 1}, {"a": {"weights": 1}}):
+            odd = {key: value} if key in ("quantization_config", "architectures") else {}
+            odd |= {"text_config": config["text_config"] | {"mtp_num_hidden_layers": 0, key: value}}
+            if key not in ("quantization_config", "architectures", "mtp"):
+                odd = {"quantization_config": config["quantization_config"] | {key: value}}
+            path.write_text(json.dumps(config | odd))
+            try:
+                read_model(folder)
+            except UsageError as error:
+                refused.append(error)
+    assert refused
+    assert all(error.hint for error in refused)
+    assert not [e.message for e in refused if "' object" in e.message or "invalid literal" in e.message]
 
 
 def test_config_lacks_a_key(folder):

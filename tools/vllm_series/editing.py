@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vllm_series.checkout import NAME_TRAILER
-from vllm_series.errors import PreconditionError, UsageError
+from vllm_series.errors import PreconditionError
 from vllm_series.git import CommitInfo, Ident, Repository
 from vllm_series.messages import with_trailers
 from vllm_series.newtree import staging_of
@@ -88,12 +88,12 @@ def require_session(root: Path) -> Session:
     """The patch of a project that is open.
 
     Raises:
-        UsageError: There is none.
+        PreconditionError: There is none.
 
     """
     session = read_session(root)
     if session is None:
-        raise UsageError("no patch is open", hint="open one with: vllm-series edit NAME")
+        raise PreconditionError("no patch is open", hint="open one with: vllm-series edit NAME")
     return session
 
 
@@ -198,6 +198,11 @@ def _message(
         return old.author, old.message
     subject, _, body = (chosen.message if chosen else session.title).partition("\n")
     body = body.strip("\n")
+    if not subject.strip() or subject.startswith(f"{NAME_TRAILER}:"):
+        what = f"the commit {chosen.oid[:12]} in {session.folder}" if chosen else f"{session.name}"
+        raise PreconditionError(
+            f"{what} has no title", hint=f"give it one: git -C {session.folder} commit --amend"
+        )
     trailers = [(NAME_TRAILER, session.name)] if not named else []
     if chosen is None or chosen.trailer("Origin") is None:
         trailers.append(("Origin", (old.trailer("Origin") or ("own",))[0] if old else "own"))

@@ -112,6 +112,7 @@ NO_COMMIT = "0" * 40
 INHERITED: set[int] = set()
 
 
+_NO_CHECKOUT = "name a git checkout of vLLM; a new one is made by: vllm-series apply --into DIR"
 _LOG_FORMAT = "%H%n%T%n%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"
 
 
@@ -260,7 +261,7 @@ class Repository:
 
         """
         if not path.is_dir():
-            raise PreconditionError(f"{path} is not a folder", hint="name an existing git checkout of vLLM")
+            raise PreconditionError(f"{path} is not a folder", hint=_NO_CHECKOUT)
         question = [
             "-C", str(path), "rev-parse", "--is-bare-repository", "--absolute-git-dir",
             "--path-format=absolute", "--git-common-dir", "--show-toplevel",
@@ -277,7 +278,7 @@ class Repository:
                 )
             raise PreconditionError(
                 f"{path} is not a git repository ({_message(found.stderr)})",
-                hint="name an existing git checkout of vLLM, or use --into for a new one",
+                hint=_NO_CHECKOUT,
             )
         is_bare, git_dir, common_dir = lines[0] == "true", Path(lines[1]), Path(lines[2])
         if is_bare:
@@ -626,8 +627,8 @@ class Repository:
         """What a commit changed against its parent, in canonical form without its message."""
         with self.pristine() as place:
             return place.run(
-                "diff-tree", "--no-commit-id", "-r", "-p", "--full-index", "--binary", "--no-ext-diff",
-                "--no-textconv", commit,
+                "diff-tree", "--no-commit-id", "-r", "-p", "-M", "--full-index", "--binary", "--no-ext-diff",
+                "--no-textconv", commit, config=CANONICAL_CONFIG,
             )  # fmt: skip
 
     def range_diff(self, old: tuple[str, str], new: tuple[str, str]) -> str:
@@ -915,7 +916,11 @@ class Index:
 
         A failed attempt with ``--3way`` leaves the index half merged: :meth:`reset` it.
         """
-        done = self.repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
+        # A merge that conflicts writes new files despite --cached: not into the current folder.
+        place = self.path.with_name("files")
+        place.mkdir(exist_ok=True)
+        repository = self.repository.with_work_tree(place)
+        done = repository.execute("apply", "--cached", *options, "-", data=diff, env=self._env)
         return "" if done.returncode == 0 else _message(done.stderr).removeprefix("error: ")
 
     def write_tree(self) -> str:

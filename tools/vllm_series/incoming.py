@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllm_series.diff import CorruptPatchError, FileChange, parse_diff
 from vllm_series.errors import UsageError
 from vllm_series.git import Ident, Mail, Repository, read_mails, user_identity
 from vllm_series.messages import name_of, stated_name
-from vllm_series.patchfile import mail_date
+from vllm_series.patchfile import diff_end, mail_date
 
 _DIFF_START = re.compile(rb"^(?:diff |Index: |--- \S)", re.MULTILINE)
 _HEADER_BLOCK = re.compile(rb"\A(?:[A-Za-z-]+:[^\n]*\n(?:[ \t][^\n]*\n)*)+\r?\n")
@@ -53,6 +54,19 @@ class Incoming:
     def has_diff(self) -> bool:
         """Whether there is anything to apply; a cover letter has nothing."""
         return _DIFF_START.search(self.diff) is not None
+
+    @property
+    def changes(self) -> tuple[FileChange, ...] | None:
+        """What it changes, None if it is not in git's form."""
+        text = self.diff.decode("utf-8", "surrogateescape")
+        start = re.search(r"^diff --git ", text, re.MULTILINE)
+        if start is None:
+            return None
+        text = text[start.start() :]
+        try:
+            return parse_diff(text[: diff_end(text)])
+        except CorruptPatchError:
+            return None
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -225,12 +239,13 @@ def read_commits(repository: Repository, revision: str) -> list[Incoming]:
         diff = repository.diff_of(commit.oid)
         published = repository.is_published(commit.oid)
         subject, _, body = commit.message.partition("\n")
+        subject = subject.strip() or commit.oid[:12]  # git can make a commit without a message.
         found.append(
             Incoming(
                 label=commit.oid[:12],
                 name=stated_name(body) or name_of(subject),
                 author=commit.author,
-                subject=subject.strip(),
+                subject=subject,
                 body=body.strip("\n"),
                 diff=diff,
                 strip=1,

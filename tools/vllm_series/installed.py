@@ -152,12 +152,12 @@ def require_installed(path: Path | None = None) -> Installed:
 
     Raises:
         UsageError: There is none.
-        PreconditionError: There are several, or it is an editable one.
+        PreconditionError: There are several, it is an editable one, or there is no such folder.
 
     """
     where = (path or _active()).expanduser().absolute()
     if not where.is_dir():
-        raise UsageError(f"{where} is no folder", hint=f"the folder to name is told by: {_ASK}")
+        raise PreconditionError(f"{where} is not a folder", hint=f"the folder to name is told by: {_ASK}")
     try:
         found = find_installed(where)
     except PermissionError:

@@ -7,16 +7,16 @@ the report is complete; the result is used only if nothing conflicts.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_series.git import Index, Repository
 from vllm_series.incoming import Incoming
-from vllm_series.messages import tidy, with_trailers
+from vllm_series.messages import stated_name, tidy, trailer_of, with_trailers
 from vllm_series.patchfile import Patch
-from vllm_series.refresh import export
+from vllm_series.refresh import export, same_lines
+from vllm_series.rules import ORIGIN
 
 
 class Fate(StrEnum):
@@ -59,6 +59,7 @@ class Intake:
         start: The commit.
         taken: The names that are given away.
         origin: Value of the ``Origin`` trailer, empty for the one that each patch suggests.
+        known: Every text of the patches of the series, by name.
 
     """
 
@@ -66,6 +67,7 @@ class Intake:
     start: str
     taken: set[str] = field(default_factory=set)
     origin: str = ""
+    known: Mapping[str, Sequence[Patch]] = field(default_factory=dict)
     _tip: str = ""
 
     def run(self, incoming: Iterable[Incoming]) -> list[Taken]:
@@ -86,6 +88,8 @@ class Intake:
     def _try(self, index: Index, tree: str, one: Incoming) -> tuple[Taken, str]:
         if not one.has_diff:
             return Taken(one, one.name, Fate.NO_DIFF, "it changes nothing"), tree
+        if self._known(one):
+            return Taken(one, one.name, Fate.PRESENT, "the series has it"), tree
         options = ["--reverse"] if one.reverse else []
         level, problem = self._apply(index, tree, one, options)
         fate, detail = Fate.CLEAN, ""
@@ -104,11 +108,20 @@ class Intake:
             return Taken(one, one.name, Fate.PRESENT, "its changes are there already"), tree
         name = self._name(one.name)
         body, notes = tidy(one.body)
-        origin = () if re.search(r"(?m)^Origin: ", body) and not self.origin else (self.origin or one.origin,)
+        brought = trailer_of(body, "Origin") if not self.origin else []
+        if odd := [value for value in brought if not ORIGIN.fullmatch(value)]:
+            notes.append(f"check will refuse its 'Origin: {odd[0]}'; name another with --origin")
+        origin = () if brought else (self.origin or one.origin,)
         trailers = [("Patch-Name", name), *(("Origin", value) for value in origin)]
         message = f"{one.subject}\n\n{with_trailers(body, trailers)}\n"
         self._tip = self.bench.commit_tree(new, self._tip, one.author, message)
         return Taken(one, name, fate, detail, tuple(notes)), new
+
+    def _known(self, one: Incoming) -> bool:
+        """Whether it is a patch of the series: later ones on the same lines may hide its changes."""
+        texts = self.known.get(stated_name(one.body), ()) if not one.reverse else ()
+        changes = one.changes if texts else None
+        return changes is not None and any(same_lines(changes, text.changes) for text in texts)
 
     def _apply(self, index: Index, tree: str, one: Incoming, options: Sequence[str]) -> tuple[int, str]:
         """Apply with the right ``-p``; says which one it was, and why it cannot be applied."""

@@ -15,16 +15,14 @@ from vllm_series.freshness import State, standings
 from vllm_series.patchfile import MESSAGE_ENDS, Patch, read_patch
 from vllm_series.project import Project
 from vllm_series.refresh import same_change
+from vllm_series.rules import ORIGIN, TITLE
 from vllm_series.testtable import load_tests
 from vllm_series.tiers import SELECTING
 
-#: Titles that vLLM's pull requests must have.
-TITLE = re.compile(r"(\[[^][]+\])+ +\S.*")
 #: vLLM's line length.
 COLUMNS = 88
 _CONFLICT_MARKER = re.compile(rb"(<{7}|>{7}|\|{7})( |\n|$)")
 _SPDX = b"SPDX-License-Identifier"
-_ORIGIN = re.compile(r"own|backport|https?://\S+|upstream(?:, [0-9a-f]{7,40})?")
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def patch_findings(patch: Patch) -> Iterator[tuple[str, str]]:
     if patch.trailer("Patch-Name") != (patch.name,):
         yield "patch-name", f"its trailer must be exactly 'Patch-Name: {patch.name}'"
     origin = patch.trailer("Origin")
-    if len(origin) != 1 or not _ORIGIN.fullmatch(origin[0]):
+    if len(origin) != 1 or not ORIGIN.fullmatch(origin[0]):
         yield (
             "origin",
             "it needs one trailer 'Origin: own', 'backport', 'upstream, COMMIT' or a URL",

@@ -48,6 +48,15 @@ def tidy(body: str) -> tuple[str, list[str]]:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n"), notes
 
 
+def trailer_of(body: str, key: str) -> list[str]:
+    """The values of a trailer of the body; a line that looks like one elsewhere is text."""
+    last = body.rpartition("\n\n")[2].split("\n")
+    if not all(_TRAILER.fullmatch(line) for line in last):
+        return []
+    rows = [line.partition(": ") for line in last]
+    return [value.strip() for name, _, value in rows if name.lower() == key.lower()]
+
+
 def with_trailers(body: str, trailers: Sequence[tuple[str, str]]) -> str:
     """The body with trailers in its last paragraph; one that stands there already is replaced."""
     wanted = {key.lower(): f"{key}: {value}" for key, value in trailers}

@@ -134,7 +134,7 @@ class Patch:
             found.append("its first line is not the canonical From line")
         if not any((line + " ").startswith(f"Subject: {SUBJECT_PREFIX}") for line in header):
             found.append("its subject is numbered or lacks [PATCH]")
-        if _diff_end(text) != len(text):
+        if diff_end(text) != len(text):
             found.append("it ends with a mail signature")
         if re.search(r"\n---\n", text.split("\ndiff --git ", 1)[0]):
             found.append("it has a diffstat or a '---' line")
@@ -194,7 +194,7 @@ def parse_patch(raw: bytes, path: Path, name: str) -> Patch:
     if sender := _SENDER.match(body):
         # As for git am: who sends a patch need not have written it.
         headers["from"], body = sender[1], body[sender.end() :].lstrip("\n")
-    diff_text = diff_text[: _diff_end(diff_text)]
+    diff_text = diff_text[: diff_end(diff_text)]
     subject = _decode(headers["subject"])
     subject = re.sub(r"^\[PATCH[^\]]*\] ", "", subject).strip()
     return Patch(name, path, raw, _author(headers, corrupt), subject, body, diff_text)
@@ -205,7 +205,7 @@ def _not_a_diffstat(tail: str) -> str | None:
     return next((line for line in tail.splitlines() if line.strip() and not _DIFFSTAT.fullmatch(line)), None)
 
 
-def _diff_end(text: str) -> int:
+def diff_end(text: str) -> int:
     """Where the mail signature behind the last counted hunk begins; the end if there is none.
 
     It cannot be searched for: ``-- `` is also how a diff removes the line ``- ``.

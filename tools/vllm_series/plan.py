@@ -79,7 +79,7 @@ def make_plan(
     target: Target,
     names: Sequence[str] | None,
     *,
-    three_way: bool = False,
+    three_way: bool | None = None,
     store: Store | None = None,
     present: frozenset[str] = frozenset(),
 ) -> Plan:
@@ -89,7 +89,7 @@ def make_plan(
         project: The patch directory.
         target: The commit.
         names: Patches to apply; None for all.
-        three_way: Whether a hunk that does not match may be merged.
+        three_way: Whether a hunk that does not match may be merged; None for a verb that cannot be told so.
         store: Where to look for merge ancestors that the target's repository lacks.
         present: Patches that the commit has already.
 
@@ -187,12 +187,16 @@ def find_present(snapshot: Snapshot, patches: Sequence[Patch]) -> frozenset[str]
     return frozenset(found)
 
 
-def _conflict(target: Target, patch: Patch, application: Application, three_way: bool) -> ConflictError:
+def _conflict(
+    target: Target, patch: Patch, application: Application, three_way: bool | None
+) -> ConflictError:
     problem = application.first_problem()
-    if three_way:
-        hint = f"see where it stands: vllm-series status --vllm {target.repository.where}"
-    else:
-        hint = "try --3way to merge drifted context, or see: vllm-series status"
+    where = f"--onto {target.release}"
+    if target.repository.work_tree is not None or target.release is None:
+        where = f"--vllm {target.repository.where} --onto {target.commit[:12]}"
+    hint = f"see where it stands: vllm-series status {where}"
+    if three_way is False:
+        hint = f"try --3way to merge drifted context, or {hint}"
     return ConflictError(
         f"{patch.name} does not apply to {target.label}: {problem}", hint=hint, patch=patch.name
     )

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vllm_series.bases import Base, parse_bases, serving_base, serving_file
-from vllm_series.errors import UsageError
+from vllm_series.errors import PreconditionError, UsageError
 from vllm_series.patchfile import Patch, read_patch
 from vllm_series.series import Series, parse_series
 from vllm_series.statusfile import StatusFile, parse_status
@@ -97,6 +97,11 @@ class Project:
             return None
         return read_patch(self.patch_dir / file, name)
 
+    def texts(self, name: str) -> list[Patch]:
+        """The texts of the patch ``name``: of every base, each file once."""
+        files = dict.fromkeys(self.file_for(name, base) for base in self.bases)
+        return [read_patch(self.patch_dir / file, name) for file in files if file is not None]
+
     def patches(self, base: Base, names: Iterable[str] | None = None) -> list[Patch]:
         """The patches that have a file for ``base``, in series order."""
         wanted = self.known(names)
@@ -165,12 +170,17 @@ def find_project(folder: Path | None = None) -> Project:
     that this module runs from, the copy in the installed package.
 
     Raises:
-        UsageError: A named folder is none.
+        UsageError: A named folder is none of a project.
+        PreconditionError: There is no such folder.
 
     """
     named = folder or (Path(env) if (env := os.environ.get(FOLDER_VARIABLE)) else None)
     if named is not None:
         _recover(named)
+        if not named.is_dir():
+            raise PreconditionError(
+                f"{named} is not a folder", hint="name the folder that has series and patches/"
+            )
         if not _is_project(named):
             raise UsageError(f"{named} has no series file with a patches folder and base.toml")
         return Project(named.resolve())

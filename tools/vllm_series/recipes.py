@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from vllm_series.bases import Base
+from vllm_series.dependencies import closure, dependents
+from vllm_series.errors import PreconditionError
 from vllm_series.patchfile import Patch
 from vllm_series.restack import Item, Recipe
 
@@ -38,6 +40,40 @@ def replaced(new: Patch, bases: Collection[Base]) -> Recipe:
         return [Item.of(new if p.name == new.name and base in bases else p) for p in patches]
 
     return recipe
+
+
+def require_foldable(patches: Sequence[Patch], order: Sequence[str], names: Sequence[str], into: str) -> None:
+    """Raise if a patch would come to stand before one that it says it needs.
+
+    Args:
+        patches: The patches of a base.
+        order: The names of the series as it is.
+        names: The patches to be taken into ``into``.
+        into: The patch that stays.
+
+    """
+    needs = {patch.name: patch.depends_on for patch in patches}
+    behind = order[order.index(into) + 1 :]
+    for name, wanted in needs.items():
+        if name in names:
+            late = [need for need in wanted if need in behind and need not in names]
+            if late:
+                more = closure(needs, names)
+                every = [need for need in behind if need in more]
+                raise PreconditionError(
+                    f"{name} says Depends-on: {late[0]}, which stands behind {into}",
+                    hint=f"fold {', '.join(every)} too, or fold --into {every[-1]}",
+                    patch=name,
+                )
+        elif name != into and name not in behind:
+            early = [need for need in wanted if need in names]
+            if early:
+                every = [n for n in dependents(needs, names) if n != into and n not in behind]
+                raise PreconditionError(
+                    f"{name} says Depends-on: {early[0]}, and {into} stands behind it",
+                    hint=f"fold {', '.join(every)} too, or fold --into an earlier patch",
+                    patch=name,
+                )
 
 
 def folded(names: Sequence[str], into: str) -> Recipe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from vllm_series.bases import Base
 from vllm_series.build import commit_stack, drop_build_ref
 from vllm_series.checkout import NAME_TRAILER, StackState
-from vllm_series.diff import CorruptPatchError
+from vllm_series.diff import CorruptPatchError, FileChange
 from vllm_series.errors import ConflictError, PreconditionError
 from vllm_series.git import CommitInfo, Repository
 from vllm_series.patchfile import Patch, parse_patch, split_mailbox
@@ -41,23 +41,25 @@ def same_change(old: Patch, new: Patch) -> bool:
 
     Line numbers and blob ids may differ: they move whenever an earlier patch changes.
     """
+    same = (old.author, old.message) == (new.author, new.message)
+    return same and same_lines(old.changes, new.changes)
 
-    def essence(patch: Patch) -> object:
-        return (
-            patch.author,
-            patch.message,
-            [
-                (
-                    change.action,
-                    change.old_path,
-                    change.new_path,
-                    change.new_mode,
-                    change.binary,
-                    [hunk.lines for hunk in change.hunks],
-                )
-                for change in patch.changes
-            ],
-        )
+
+def same_lines(old: Sequence[FileChange], new: Sequence[FileChange]) -> bool:
+    """Whether two diffs do the same; line numbers and blob ids may differ."""
+
+    def essence(changes: Sequence[FileChange]) -> object:
+        return [
+            (
+                change.action,
+                change.old_path,
+                change.new_path,
+                change.new_mode,
+                change.binary,
+                [hunk.lines for hunk in change.hunks],
+            )
+            for change in changes
+        ]
 
     return essence(old) == essence(new)
 

@@ -156,9 +156,12 @@ def _require_order(items: Sequence[Item], names: Sequence[str]) -> None:
         before = names[: names.index(item.patch.name)]
         for need in item.patch.depends_on:
             if need not in before:
+                there = need in names
+                what = "which would not stand before it" if there else "which the series would not have"
+                first = f"put it behind {need}" if there else f"take {need} in first"
                 raise PreconditionError(
-                    f"{item.patch.name} says Depends-on: {need}, which would not stand before it",
-                    hint=f"move both, or edit {item.patch.name} first",
+                    f"{item.patch.name} says Depends-on: {need}, {what}",
+                    hint=f"{first}, or take that line out of its message",
                     patch=item.patch.name,
                 )
 

@@ -7,6 +7,7 @@ stop it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def undo_move(repository: Repository, where: Path) -> Move:
 
     """
     done, _ = replay(read_moves(repository))
-    (last,) = _last(done, 1, "undo")
+    (last,) = _last(done, 1, "undo", where)
     _require_head(repository, where, last.new, last.branch, last)
     move(repository, last.old, last.head, "vllm-series undo")
     if last.branch is not None and last.branch != last.head:
@@ -86,7 +87,7 @@ def redo_move(repository: Repository, where: Path) -> Move:
 
     """
     _, undone = replay(read_moves(repository))
-    (last,) = _last(undone, 1, "redo")
+    (last,) = _last(undone, 1, "redo", where)
     _require_head(repository, where, last.old, last.head, last)
     move(repository, last.new, last.branch, "vllm-series redo")
     return last
@@ -103,12 +104,13 @@ def _require_head(repository: Repository, where: Path, commit: str, branch: str 
         raise PreconditionError(f"{where} no longer has the commits of the {last.verb}")
 
 
-def _last(operations: Sequence[R], count: int, verb: str) -> list[R]:
+def _last(operations: Sequence[R], count: int, verb: str, where: Path | None = None) -> list[R]:
     if count < 1:
         raise UsageError(f"{count} operations cannot be meant", hint=f"name a number from 1: {verb} -n 1")
     if count > len(operations):
+        of = f" --vllm {shlex.quote(str(where))}" if where is not None else ""
         there = plural(len(operations), "operation") if operations else "nothing"
-        raise UsageError(f"there is {there} to {verb}", hint="see: vllm-series log")
+        raise UsageError(f"there is {there} to {verb}", hint=f"see: vllm-series log{of}")
     return list(reversed(operations[len(operations) - count :]))
 
 

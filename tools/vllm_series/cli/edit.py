@@ -20,6 +20,7 @@ from vllm_series.cli.options import (
     Onto,
     ThreeWay,
     as_tags,
+    not_empty,
 )
 from vllm_series.output import Output
 
@@ -84,14 +85,25 @@ def import_(
     ],
     vllm: Clone = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Name of the one patch.", show_default=False)
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the one patch.",
+            show_default=False,
+            callback=not_empty,
+        ),
     ] = "",
     before: Before = None,
     after: After = None,
     author: Annotated[
         str,
         typer.Option(
-            "--author", metavar="'NAME <MAIL>'", help="Author of diffs that name none.", show_default=False
+            "--author",
+            metavar="'NAME <MAIL>'",
+            help="Author of diffs that name none.",
+            show_default=False,
+            callback=not_empty,
         ),
     ] = "",
     origin: Annotated[
@@ -101,6 +113,7 @@ def import_(
             metavar="TEXT",
             help="own, backport, a URL, or 'upstream, COMMIT'.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = "",
     strip: Annotated[
@@ -133,7 +146,14 @@ def import_(
 @app.command(rich_help_panel=MAINTAIN)
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new patch.")],
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Its title.")],
+    title: Annotated[
+        str,
+        typer.Option(
+            "--title",
+            metavar="TEXT",
+            help="Its title, '[Area] Do this', unless you commit: then the commit's message is the patch's.",
+        ),
+    ],
     before: Before = None,
     after: After = None,
     into: Into = None,

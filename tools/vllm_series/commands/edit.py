@@ -35,6 +35,7 @@ from vllm_series.project import Project, find_project, writing
 from vllm_series.recipes import inserted, replaced
 from vllm_series.refresh import same_change
 from vllm_series.restack import Restacked, restack
+from vllm_series.rules import require_title
 from vllm_series.stack import apply_all
 from vllm_series.store import Store
 from vllm_series.tree import CommitSource, Snapshot
@@ -53,6 +54,7 @@ def new(
     """Open a checkout at the place of a patch to be."""
     project = find_project(series_dir)
     require_new(project, name)
+    require_title(title)
     place_of(project, before, after)
     where = before or (project.series.behind(after) if after else None)
     session = Session(name, project.pinned.ref, _folder(name, into), "", title=title, before=where)
@@ -151,7 +153,10 @@ def _parted(project: Project, base: Base, session: Session) -> tuple[list[Patch]
 
 def show(out: Output, series_dir: Path | None) -> int:
     """Say which patch is open."""
-    session = require_session(find_project(series_dir).root)
+    session = read_session(find_project(series_dir).root)
+    if session is None:
+        out.say("no patch is open; open one with: vllm-series edit NAME")
+        return out.finish(EXIT_OK, name=None, base=None, folder=None)
     gone = "" if Path(session.folder).is_dir() else ", which is gone"
     out.say(f"{session.name} is open in {session.folder}{gone}, on vLLM {session.base}")
     return out.finish(EXIT_OK, name=session.name, base=session.base, folder=session.folder)
@@ -160,12 +165,16 @@ def show(out: Output, series_dir: Path | None) -> int:
 def abort(out: Output, series_dir: Path | None) -> int:
     """Throw the checkout away."""
     project = find_project(series_dir)
+    if read_session(project.root) is None:
+        out.say("no patch was open; there is nothing to take back")
+        return out.finish(EXIT_OK, name=None, folder=None, removed=False)
     with writing(project.root):
         session = require_session(project.root)
         removed = discard(session)
         close_session(project.root)
     kept = "" if removed or not Path(session.folder).exists() else f"; {session.folder} is not ours and stays"
-    out.say(f"ok: {session.name} is as it was{kept}")
+    what = "was given up, and is no patch" if session.new else "is as it was"
+    out.say(f"ok: {session.name} {what}{kept}")
     return out.finish(EXIT_OK, name=session.name, folder=session.folder, removed=removed)
 
 

@@ -124,13 +124,13 @@ def _export(
     repository, into = target.repository, options.into.absolute()
     rows: list[tuple[str, str, str]] = []
     built: list[tuple[Plan, Branch]] = []
-    conflicts = 0
+    hints: list[str] = []
     for name in names:
         try:
             plan = make_plan(project, target, [name])
         except ConflictError as error:
             rows.append((name, "conflict", error.message))
-            conflicts += 1
+            hints.append(error.hint)
             continue
         branch = build_branch(plan, name, signer, reset_author=options.reset_author)
         if branch is None:
@@ -168,6 +168,8 @@ def _export(
     rows += [(item.name, branch_of(item.name), _said(item)) for item in items]
     order = list(names)
     out.table(("patch", "branch", "gates"), sorted(rows, key=lambda row: order.index(row[0])))
+    for hint in dict.fromkeys(hints):
+        out.note(hint)
     tell_findings(out.note, {item.name: item.findings for item in items})
     ready = [item for item in items if not item.findings]
     pushed = _push(out, repository, items, ready, options.push)
@@ -175,7 +177,7 @@ def _export(
         where = f"{repository.where}, folders in {into}"
         count = f"0, since {ref} came from the package index" if imported else str(len(ready))
         out.say(f"{plural(len(items), 'branch')} in {where}; ready to be sent: {count}")
-    code = EXIT_CONFLICT if conflicts else EXIT_OK if len(ready) == len(items) else EXIT_NO
+    code = EXIT_CONFLICT if hints else EXIT_OK if len(ready) == len(items) else EXIT_NO
     return out.finish(
         code,
         base={"ref": ref, "commit": target.commit},

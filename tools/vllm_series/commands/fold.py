@@ -11,7 +11,7 @@ from vllm_series.errors import UsageError
 from vllm_series.facts import forget
 from vllm_series.output import Output
 from vllm_series.project import Project, find_project
-from vllm_series.recipes import folded
+from vllm_series.recipes import folded, require_foldable
 
 
 def fold(out: Output, series_dir: Path | None, names: Sequence[str], into: str, options: Options) -> int:
@@ -24,6 +24,8 @@ def fold(out: Output, series_dir: Path | None, names: Sequence[str], into: str, 
 
     def make(now: Project, _: Bench) -> Shape:
         series = now.series
+        for base in now.bases:
+            require_foldable(now.patches(base), series.names, wanted, into)
         for name in wanted:
             series = series.without(name)
         return Shape(series, folded(wanted, into), same_result=True)

@@ -15,7 +15,7 @@ from vllm_series.build import commit_stack
 from vllm_series.commands.move import place_of
 from vllm_series.commands.rework import Bench, Options, conclude, one_line, workbench
 from vllm_series.commands.split import require_new
-from vllm_series.errors import EXIT_NO, ConflictError, UsageError
+from vllm_series.errors import EXIT_NO, EXIT_OK, ConflictError, UsageError
 from vllm_series.facts import introduce, write_restacked
 from vllm_series.git import Repository
 from vllm_series.incoming import Incoming, parse_person, read_commits, read_source
@@ -26,6 +26,7 @@ from vllm_series.patchfile import Patch
 from vllm_series.project import Project, find_project
 from vllm_series.recipes import inserted
 from vllm_series.restack import Restacked, restack
+from vllm_series.rules import require_origin
 from vllm_series.series import Series
 from vllm_series.stack import apply_all
 from vllm_series.tree import CommitSource, Snapshot
@@ -50,6 +51,8 @@ def import_(out: Output, series_dir: Path | None, options: ImportOptions) -> int
     """Take foreign patches into the series: all of them, or none."""
     project = find_project(series_dir)
     place = place_of(project, options.before, options.after) or "at the end"
+    if options.origin:
+        require_origin(options.origin)
     incoming = _read(options)
     if options.name:
         if len(incoming) != 1:
@@ -99,7 +102,8 @@ def _take_in(
         below = [patch for patch in below if order.index(patch.name) < order.index(before)]
     tip = _tip(bench.repository, pinned.commit, below)
     files = {file.rpartition("/")[2].removesuffix(".patch") for file in project.files}
-    intake = Intake(bench.repository, tip, {*project.series.names, *files}, options.origin)
+    known = {name: project.texts(name) for name in project.series.names}
+    intake = Intake(bench.repository, tip, {*project.series.names, *files}, options.origin, known)
     with _progress(out, incoming) as rows_in:
         rows = intake.run(rows_in)
     bad = refused(rows, three_way=options.common.three_way)
@@ -154,8 +158,11 @@ def _finish(
     _report(out, rows)
     taken = [row for row in rows if row.fate in (Fate.CLEAN, Fate.MERGED)]
     if not taken:
-        out.say("nothing to import: all of it is there already")
-        return out.finish(EXIT_NO, root=str(project.root), operation=None, patches=_rows(rows))
+        there = any(row.fate is Fate.PRESENT for row in rows)
+        out.say(f"nothing to import: {'all of it is there already' if there else 'it changes nothing'}")
+        return out.finish(
+            EXIT_OK if there else EXIT_NO, root=str(project.root), operation=None, patches=_rows(rows)
+        )
     for row in taken:
         for note in row.notes:
             out.note(f"{row.name}: {note}")

@@ -110,13 +110,15 @@ def _restack(project: Project, bench: Bench, shape: Shape, options: Options) -> 
 def conclude(
     out: Output, project: Project, text: str, restacked: Restacked, number: int | None, **values: object
 ) -> int:
-    """Say what was done, and write the document."""
+    """Say what was done, and write the document; without a number of an operation it would be done."""
+    would = number is None
     for base, name in restacked.merged:
-        out.warn(f"{name} was merged on {base}: read its hunks")
+        out.warn(f"{name} {'would be' if would else 'was'} merged on {base}: read its hunks")
     written = restacked.written
     removed = sorted(path for path, content in restacked.files.items() if content is None)
     out.say(text)
-    for word, paths in (("wrote", written), ("removed", removed)):
+    words = ("would write", "would remove") if would else ("wrote", "removed")
+    for word, paths in zip(words, (written, removed), strict=True):
         if paths:
             out.say(f"  {word} {plural(len(paths), 'patch file')}: {', '.join(paths)}")
     return out.finish(

@@ -12,6 +12,7 @@ from vllm_series.facts import introduce
 from vllm_series.output import Output
 from vllm_series.patchfile import NAME
 from vllm_series.project import Project, find_project
+from vllm_series.rules import require_title
 from vllm_series.splitting import Chosen
 from vllm_series.splitting import split as parted
 
@@ -30,6 +31,7 @@ def split(
     project = find_project(series_dir)
     name = existing(project, name)
     require_new(project, new)
+    require_title(title)
     chosen = _chosen(parts)
     _require_changed(project, name, chosen)
 
@@ -62,8 +64,7 @@ def require_new(project: Project, name: str) -> None:
 
 def _require_changed(project: Project, name: str, chosen: Chosen) -> None:
     """Raise unless the patch changes every chosen file, on some base: they may be called otherwise there."""
-    texts = [patch for base in project.bases if (patch := project.patch(name, base)) is not None]
-    paths = {change.path for patch in texts for change in patch.changes}
+    paths = {change.path for patch in project.texts(name) for change in patch.changes}
     for path in (*chosen.files, *(path for path, _ in chosen.hunks)):
         if not any(Chosen([path]).has(known) for known in paths):
             raise UsageError(f"{name} does not change {path}", hint="it changes " + ", ".join(sorted(paths)))

@@ -45,7 +45,7 @@ def verify(out: Output, series_dir: Path | None, options: VerifyOptions) -> int:
     project.known(options.names)
     path = options.path.absolute()
     if not path.is_dir():
-        raise UsageError(f"{path} is not a folder", hint="name a checkout of vLLM, or site-packages")
+        raise PreconditionError(f"{path} is not a folder", hint="name a checkout of vLLM, or site-packages")
     place, target = _find(out, project, path, options)
     report = compare(project, target, place, options.names)
     _show(out, place, target, report)

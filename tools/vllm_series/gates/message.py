@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from vllm_series.gates.subject import Finding, Subject
-from vllm_series.lint import TITLE
+from vllm_series.rules import TITLE
 
 #: Addresses that stand for no person: reserved domains, machines, bots, and models.
 _NOBODY = re.compile(

@@ -32,6 +32,16 @@ _SWITCHES = frozenset(
         "--enable-auto-tool-choice", "--disable-custom-all-reduce", "--skip-tokenizer-init",
     }
 )  # fmt: skip
+#: Flags that take every word up to the next flag.
+_SEVERAL = frozenset(
+    {
+        "--served-model-name", "--api-key", "--lora-modules", "--lora-target-modules", "--logits-processors",
+        "--cudagraph-capture-sizes", "--decoder-replay-cudagraph-capture-sizes", "--numa-bind-nodes",
+        "--numa-bind-cpus", "--device-ids", "--cpu-offload-params", "--offload-params", "--ignore-patterns",
+        "--kv-cache-dtype-skip-layers", "--allowed-media-domains", "--collect-detailed-traces",
+        "--sleep-preserve-parameter-names",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class ServeArguments:
         flags: The last value of each flag by its long name; empty for a switch.
         nested: Values given as ``--flag.key value``, by flag and key.
         configs: JSON values of the flags that take JSON.
+        surplus: Words that belong to no flag, and are not the model.
 
     """
 
@@ -50,6 +61,7 @@ class ServeArguments:
     flags: Mapping[str, str]
     nested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    surplus: tuple[str, ...] = ()
 
     def number(self, flag: str, default: int) -> int:
         """A flag that takes an integer."""
@@ -145,13 +157,13 @@ def parse_arguments(words: Sequence[str]) -> ServeArguments:
     rest = list(words)
     if rest[1:2] == ["serve"] and rest[0].rpartition("/")[2] == "vllm":
         rest = rest[2:]
-    model: str | None = None
+    places: list[str] = []
     flags: dict[str, str] = {}
     nested: dict[str, dict[str, str]] = {}
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or len(word) == 1:
-            model = model or word
+            places.append(word)
             continue
         if word.startswith("-O") and word[2:3].isdigit():
             flags["-O"] = word[2:]
@@ -163,12 +175,15 @@ def parse_arguments(words: Sequence[str]) -> ServeArguments:
         )
         if not given and rest and name not in _SWITCHES and not _is_flag(rest[0]):
             value = rest.pop(0)
+            while rest and name in _SEVERAL and not rest[0].startswith("-"):
+                rest.pop(0)
         if dot:
             nested.setdefault(name, {})[key] = value
         else:
             flags[name] = value
     configs = {name: _json(name, flags[name]) for name in _JSON if flags.get(name)}
-    found = ServeArguments(flags.get("--model") or model, flags, nested, configs)
+    model = flags.get("--model") or next(iter(places), None)
+    found = ServeArguments(model, flags, nested, configs, tuple(places[1:]))
     # A value that is no number is named now, not by the check that first needs it.
     for name in _INTEGERS:
         if found.number(name, 1) < 1:

@@ -34,6 +34,7 @@ CHECKS: tuple[Callable[[Facts], Findings], ...] = (
     settings.check_speculation,
     settings.check_parallelism,
     settings.check_config_file,
+    flags.check_words,
     flags.check_flags,
     engine.check_shadow,
     engine.check_engine,

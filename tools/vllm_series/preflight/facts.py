@@ -66,7 +66,7 @@ class Facts:
         shared, shared_free: ``/dev/shm``.
         cache_folder, cache_free: Where vLLM keeps compiled code, and what is free there.
         model, checkpoint, weights: The checkpoint, as far as it is a local folder that can be read.
-        model_problem: Why it is unknown; empty if it is known.
+        model_problem: Why it is unknown; None if it is known.
         folder: The current folder.
         shadow: A package ``vllm`` in the current folder, None if there is none.
         engine: The vLLM about to run, None if there is none.
@@ -89,7 +89,7 @@ class Facts:
     model: Model | None = None
     checkpoint: Checkpoint | None = None
     weights: Weights | None = None
-    model_problem: str = ""
+    model_problem: Finding | None = None
     folder: Path = Path("/")
     shadow: Path | None = None
     engine: Engine | None = None

@@ -20,14 +20,8 @@ def check_model(facts: Facts) -> Findings:
     """The checkpoint is a folder that can be read."""
     if facts.arguments.model is None:
         yield Finding("model", True, "no model is named", "vllm serve needs one", "vllm serve FOLDER …")
-    elif facts.model_problem:
-        yield Finding(
-            "model",
-            "is no folder" not in facts.model_problem,
-            facts.model_problem,
-            "what is not here cannot be checked",
-            "name the folder that the checkpoint was downloaded to",
-        )
+    elif facts.model_problem is not None:
+        yield facts.model_problem
 
 
 def check_complete(facts: Facts) -> Findings:

@@ -30,6 +30,20 @@ def read_flags(folder: Path) -> frozenset[str]:
     )
 
 
+def check_words(facts: Facts) -> Findings:
+    """Every word is the model, a flag, or a flag's value."""
+    surplus = facts.arguments.surplus
+    if surplus:
+        more = f", and {len(surplus) - 1} more" if len(surplus) > 1 else ""
+        yield Finding(
+            "arguments",
+            True,
+            f"{surplus[0]!r} is one word too many beside the model {facts.arguments.model}{more}",
+            "vLLM serves one model, and refuses words that belong to no flag",
+            "take it out, or write the flag that it belongs to; quote a value that has spaces",
+        )
+
+
 def check_flags(facts: Facts) -> Findings:
     """Every flag is one that this vLLM knows."""
     known = facts.engine.flags if facts.engine else frozenset()

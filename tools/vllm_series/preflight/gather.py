@@ -11,13 +11,15 @@ from pathlib import Path
 from vllm_series.errors import SeriesError
 from vllm_series.preflight.arguments import ServeArguments
 from vllm_series.preflight.engines import find_engine
-from vllm_series.preflight.facts import Facts, Gpu, Process
+from vllm_series.preflight.facts import Facts, Finding, Gpu, Process
 from vllm_series.project import Project
 from vllm_series.sizing.checkpoint import read_checkpoint
 from vllm_series.sizing.model import read_model
 from vllm_series.sizing.weights import sort_weights
 
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"), Path("/run/cdi"))
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_MISSING = "what is not here cannot be checked"
 _CDI_LIBRARY = re.compile(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
@@ -61,18 +63,40 @@ def _checkpoint(model: str | None) -> dict[str, object]:
         return {}
     folder = Path(model).expanduser()
     if not folder.is_dir():
-        return {"model_problem": f"{model} is no folder here, so the checkpoint was not looked at"}
+        return {"model_problem": _no_folder(model)}
     try:
         described = read_model(folder)
-        found = {"model": described}
+    except SeriesError as error:
+        return {"model_problem": _unread(error, missing=not (folder / "config.json").exists())}
+    try:
         checkpoint = read_checkpoint(folder)
     except SeriesError as error:
-        return {"model_problem": error.message}
+        return {"model_problem": _unread(error, missing=not any(folder.glob("*.safetensors")))}
     return {
-        **found,
+        "model": described,
         "checkpoint": checkpoint,
         "weights": sort_weights(checkpoint.tensors, described.layers),
     }
+
+
+def _no_folder(model: str) -> Finding:
+    if _HUB.fullmatch(model):
+        what = f"{model} is no folder here, so the checkpoint was not looked at"
+        return Finding(
+            "model", False, what, _MISSING, "name the folder that the checkpoint was downloaded to"
+        )
+    return Finding(
+        "model",
+        True,
+        f"{model} is neither a folder here nor a model of a hub (NAME/NAME)",
+        "vLLM would find no model, and nothing of it was checked",
+        "name the checkpoint's folder; before it can stand NAME=VALUE and vllm serve, and no other command",
+    )
+
+
+def _unread(error: SeriesError, *, missing: bool) -> Finding:
+    why = "vLLM needs to read it too, and nothing of the checkpoint was checked"
+    return Finding("model", True, error.message, _MISSING if missing else why, error.hint)
 
 
 def _memory(source: Path) -> dict[str, object]:

@@ -106,8 +106,11 @@ def read_model(folder: Path) -> Model:
         raise UsageError(
             f"{path} lacks {error.args[0]}", hint="compare it with the published checkpoint's config.json"
         ) from None
-    except (TypeError, ValueError, AttributeError, OverflowError, StopIteration) as error:
-        raise UsageError(f"{path} cannot be understood: {error}") from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path} cannot be understood: {error}",
+            hint="compare it with the published checkpoint's config.json",
+        ) from None
 
 
 def _check_family(path: Path, values: Mapping[str, Any], text: Mapping[str, Any]) -> None:
@@ -118,32 +121,34 @@ def _check_family(path: Path, values: Mapping[str, Any], text: Mapping[str, Any]
             hint="take config.json from the newest revision of the checkpoint",
         )
     named = values.get("architectures") or []
+    if not isinstance(named, list):
+        raise UsageError(
+            f"{path}: architectures is {_shown(named)}, and no list", hint="download the file again"
+        )
     if not any(name in _ARCHITECTURES for name in named) and not any(
         k.startswith("qwen4_exp") for k in kinds
     ):
         what = ", ".join(map(str, named)) or next(filter(None, kinds), "nothing")
         raise UsageError(
-            f"{path} describes {what}, and this plan is for Qwen4Exp (Qwen3.8-Flash-Next) alone",
+            f"{path} describes {what}, and only Qwen4Exp (Qwen3.8-Flash-Next) is known here",
             hint="vllm serve itself says at start what another model needs",
         )
 
 
 def _model(values: Mapping[str, Any], text: Mapping[str, Any]) -> Model:
-    linear = tuple(kind == "linear_attention" for kind in text["layer_types"])
+    linear = tuple(kind == "linear_attention" for kind in _list(text, "layer_types", needed=True))
     if len(linear) != _count(text, "num_hidden_layers"):
         raise ValueError(f"{len(linear)} layer_types for {text['num_hidden_layers']} layers")
     # PLE layer ids are counted from 1.
-    ple_ids = text.get("ple_layer_ids") or ()
-    if isinstance(ple_ids, str):
-        raise ValueError(f"ple_layer_ids is {ple_ids!r}")
-    ple_layers = tuple(sorted(int(ple_id) - 1 for ple_id in set(ple_ids)))
+    ple_ids = _list(text, "ple_layer_ids")
+    ple_layers = tuple(sorted({_whole("ple_layer_ids", ple_id) - 1 for ple_id in ple_ids}))
     if ple_layers and not 0 <= ple_layers[0] <= ple_layers[-1] < len(linear):
         raise ValueError(f"ple_layer_ids {text['ple_layer_ids']} of {len(linear)} layers")
-    draft = text.get("mtp_num_hidden_layers") or (text.get("mtp") or {}).get("num_hidden_layers") or 0
+    draft = text.get("mtp_num_hidden_layers") or _object(text, "mtp").get("num_hidden_layers") or 0
     kv = KvShape(
         linear=linear,
         ple_layers=ple_layers,
-        draft_layers=int(draft),
+        draft_layers=_whole("mtp_num_hidden_layers", draft),
         kv_heads=_count(text, "num_key_value_heads"),
         head_dim=_count(text, "head_dim"),
         index_dim=_count(text, "indexer_head_dim"),
@@ -164,41 +169,73 @@ def _model(values: Mapping[str, Any], text: Mapping[str, Any]) -> Model:
         heads=_count(text, "num_attention_heads"),
         expert_width=_count(text, "moe_intermediate_size"),
         max_context=_count(text, "max_position_embeddings"),
-        quantization=_quantization(values.get("quantization_config") or text.get("quantization_config")),
+        quantization=_quantization(
+            _object(values, "quantization_config") or _object(text, "quantization_config")
+        ),
         table_dtype=text.get("ple_embedding_dtype"),
-        table_parts=int(text.get("split_ngram_parts") or 0),
+        table_parts=_whole("split_ngram_parts", text.get("split_ngram_parts") or 0),
         multimodal="vision_config" in values,
     )
 
 
 def _state_bytes(dtype: object) -> int:
-    if dtype not in _STATE_BYTES:
-        raise ValueError(f"mamba_ssm_dtype is {dtype!r}")
+    if str(dtype) not in _STATE_BYTES:
+        raise ValueError(f"mamba_ssm_dtype is {_shown(dtype)}")
     return _STATE_BYTES[str(dtype)]
 
 
 def _count(text: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """A number of the config that must be positive."""
-    value = text[key] if default is None else text.get(key, default)
-    if isinstance(value, bool) or int(value) != value or value <= 0:
-        raise ValueError(f"{key} is {value!r}")
+    value = _whole(key, text[key] if default is None else text.get(key, default))
+    if value <= 0:
+        raise ValueError(f"{key} is {value}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A value for a message, as JSON writes it."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _whole(key: str, value: object) -> int:
+    """A number without a fraction; ``1.0`` is one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 != 0:
+        raise ValueError(f"{key} is {_shown(value)}, and no whole number")
     return int(value)
 
 
-def _quantization(values: Mapping[str, Any] | None) -> Quantization | None:
+def _object(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A JSON object; an empty one if there is none."""
+    value = values.get(key) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {_shown(value)}, and no JSON object")
+    return value
+
+
+def _list(values: Mapping[str, Any], key: str, *, needed: bool = False) -> list[Any]:
+    """A JSON list; an empty one if there is none, unless it is needed."""
+    value = values[key] if needed else values.get(key) or []
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is {_shown(value)}, and no list")
+    return value
+
+
+def _quantization(values: Mapping[str, Any]) -> Quantization | None:
     if not values:
         return None
     # compressed-tensors keeps bits and groups per group of layers.
-    groups: Mapping[str, Any] = values.get("config_groups") or {"": {"weights": values}}
-    first = next(iter(groups.values())).get("weights") or {}
+    groups = _object(values, "config_groups")
+    first = _object(_object(groups, next(iter(groups))), "weights") if groups else values
     bits, group = first.get("bits", first.get("num_bits")), first.get("group_size")
+    rules = values.get("dynamic") or ()
+    if not isinstance(rules, (dict, list, tuple)):
+        raise ValueError(f"dynamic of quantization_config is {_shown(rules)}, and no JSON object")
     return Quantization(
         str(values.get("quant_method", "unknown")),
-        None if bits is None else int(bits),
-        None if group is None else int(group),
+        None if bits is None else _whole("bits of quantization_config", bits),
+        None if group is None else _whole("group_size of quantization_config", group),
         act_order=bool(values.get("desc_act")) and group not in (None, -1),
         head=bool(values.get("lm_head")),
-        excludes_draft=any(
-            str(rule).startswith("-:") and "mtp" in str(rule) for rule in values.get("dynamic") or ()
-        ),
+        excludes_draft=any(str(rule).startswith("-:") and "mtp" in str(rule) for rule in rules),
     )
