@@ -36,7 +36,11 @@ def test_there_and_back(cli, clone):
         ("redo", False),
     ]
     assert [row[2] for row in rows if row[-1] == "done"] == ["apply", "pick", "unapply", "apply", "apply"]
+    assert cli("undo", "-n", "6", "--vllm", clone).code == 2
+    assert state_of(clone) == states[5], "all of them, or none"
     assert cli("undo", "-n", "5", "--vllm", clone).code == 0
+    assert state_of(clone) == states[0]
+    assert cli("redo", "-n", "6", "--vllm", clone).code == 2
     assert state_of(clone) == states[0]
     assert cli("undo", "--vllm", clone).code == 2
     assert cli("undo", "-n", "0", "--vllm", clone).code == 2

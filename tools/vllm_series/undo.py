@@ -60,6 +60,12 @@ def redo(project: Project, count: int) -> list[Operation]:
     return found
 
 
+def require_moves(repository: Repository, where: Path, count: int, verb: str) -> None:
+    """Raise :class:`UsageError` unless there are ``count`` moves of a checkout to undo or redo."""
+    done, undone = replay(read_moves(repository))
+    _last(done if verb == "undo" else undone, count, verb, where)
+
+
 def undo_move(repository: Repository, where: Path) -> Move:
     """Bring a checkout back to before its last move.
 

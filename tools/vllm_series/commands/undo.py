@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllm_series import undo as history
 from vllm_series.checkout import opened
-from vllm_series.errors import EXIT_OK, UsageError
+from vllm_series.errors import EXIT_OK
 from vllm_series.git import Repository
 from vllm_series.moves import Move
 from vllm_series.oplog import Operation
@@ -19,7 +19,7 @@ from vllm_series.project import Project, find_project
 def undo(out: Output, series_dir: Path | None, count: int, vllm: Path | None) -> int:
     """Take the last operations on the patch directory, or the last moves of a checkout, back."""
     if vllm is not None:
-        return _moves(out, vllm, count, "took back", history.undo_move)
+        return _moves(out, vllm, count, "undo", "took back", history.undo_move)
     project = find_project(series_dir)
     return _finish(out, project, "took back", history.undo(project, count))
 
@@ -27,7 +27,7 @@ def undo(out: Output, series_dir: Path | None, count: int, vllm: Path | None) ->
 def redo(out: Output, series_dir: Path | None, count: int, vllm: Path | None) -> int:
     """Do undone operations or moves again."""
     if vllm is not None:
-        return _moves(out, vllm, count, "did again", history.redo_move)
+        return _moves(out, vllm, count, "redo", "did again", history.redo_move)
     project = find_project(series_dir)
     return _finish(out, project, "did again", history.redo(project, count))
 
@@ -42,11 +42,12 @@ def _finish(out: Output, project: Project, did: str, operations: Sequence[Operat
     )
 
 
-def _moves(out: Output, vllm: Path, count: int, did: str, step: Callable[[Repository, Path], Move]) -> int:
-    if count < 1:
-        raise UsageError(f"{count} moves cannot be meant", hint="name a number from 1")
+def _moves(
+    out: Output, vllm: Path, count: int, verb: str, did: str, step: Callable[[Repository, Path], Move]
+) -> int:
     moves = []
     with opened(vllm.absolute(), out.note) as repository:
+        history.require_moves(repository, vllm, count, verb)
         for _ in range(count):
             moves.append(step(repository, vllm))
             out.say(f"{did} {moves[-1].verb}: {moves[-1].old[:12]} to {moves[-1].new[:12]}")
