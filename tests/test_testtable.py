@@ -30,6 +30,23 @@ def test_keys_of_a_base_replace_the_plain_ones():
     assert old.tiers["interpret"] == new.tiers["interpret"]
 
 
+def test_what_needs_the_series_is_left_out_alone():
+    text = """
+    [one]
+    cpu = ["tests/a.py", "project:tests/b.py"]
+    interpret = ["project:tests/c.py"]
+    series = ["project:tests/b.py"]
+    [one.base."v0.32.0"]
+    series = ["project:tests/c.py"]
+    """
+    table = parse_tests(text, TIERS)
+    new, old = table.of("one", "v0.33.0"), table.of("one", "v0.32.0")
+    assert [s.text for s in new.tiers["cpu"]] == ["tests/a.py", "project:tests/b.py"]
+    assert [s.text for s in new.alone().tiers["cpu"]] == ["tests/a.py"]
+    assert new.alone().tiers["interpret"] == new.tiers["interpret"]
+    assert old.alone().tiers == {**old.tiers, "interpret": ()}
+
+
 def test_no_list_of_upstream_tests_is_another_thing_than_an_empty_one():
     table = parse_tests(TEXT, TIERS)
     assert table.of("one", "v0.33.0").upstream is None
@@ -69,7 +86,7 @@ def test_a_selector_covers_its_parameters_and_not_its_namesakes():
     [
         ("one = 1", "no table"),
         ("[one", "tests.toml"),
-        ("[one]\ngpu = ['tests/a.py']", "unknown key 'gpu' (known: cpu, interpret, upstream)"),
+        ("[one]\ngpu = ['tests/a.py']", "unknown key 'gpu' (known: cpu, interpret, upstream, series)"),
         ("[one]\ncpu = 'tests/a.py'", "no list of strings"),
         ("[one]\ncpu = ['tests/a.py', 'tests/a.py']", "twice"),
         ("[one]\ncpu = ['/etc/a.py']", "no selector"),
@@ -77,6 +94,8 @@ def test_a_selector_covers_its_parameters_and_not_its_namesakes():
         ("[one]\ncpu = ['-p tests/a.py']", "no selector"),
         ("[one]\ncpu = ['vllm/a.py']", "no selector"),
         ("[one]\nbase = 1", "base is no table"),
+        ("[one]\ncpu = ['tests/a.py']\nseries = ['tests/b.py']", "names 'tests/b.py', which is in no tier"),
+        ("[one]\ncpu = ['tests/a.py']\n[one.base.'v1']\nseries = ['tests/b.py']", "which is in no tier"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text, said):

@@ -5,7 +5,9 @@ One table per patch. A key named as a tier holds selectors: pytest node ids in t
 (``tests/a/test_b.py::test_c``), a file with an expression (``tests/a/test_b.py::-k one or two``), or either
 behind ``project:`` for a file of this project, which finds the tree in ``VLLM_TREE``. ``upstream`` replaces
 the list of vLLM's own test files that must not get worse, which by default are those that the patch
-touches. A table ``base."v0.32.0"`` replaces keys on that base.
+touches. ``series`` names selectors of a tier that pass in the series alone, since they need patches beside
+the prerequisites: with ``--each`` and ``--prefix`` they are not run. A table ``base."v0.32.0"`` replaces keys
+on that base.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from vllm_series.errors import UsageError
 from vllm_series.project import Project
 
 UPSTREAM = "upstream"
+SERIES = "series"
 PROJECT = "project:"
 _EXPRESSION = "::-k "
 
@@ -72,11 +75,21 @@ class PatchTests:
     Attributes:
         tiers: Selectors by tier.
         upstream: vLLM's own tests that must not get worse; None for the files that the patch touches.
+        series: Those of the selectors that need other patches of the series.
 
     """
 
     tiers: Mapping[str, tuple[Selector, ...]] = field(default_factory=dict)
     upstream: tuple[Selector, ...] | None = None
+    series: tuple[Selector, ...] = ()
+
+    def alone(self) -> PatchTests:
+        """The tests that need no other patch than the prerequisites."""
+        tiers = {
+            tier: tuple(selector for selector in selectors if selector not in self.series)
+            for tier, selectors in self.tiers.items()
+        }
+        return PatchTests(tiers, self.upstream)
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class TestTable:
         plain = self.plain.get(name, PatchTests())
         other = self.on_base.get((name, base), PatchTests())
         upstream = other.upstream if other.upstream is not None else plain.upstream
-        return PatchTests({**plain.tiers, **other.tiers}, upstream)
+        return PatchTests({**plain.tiers, **other.tiers}, upstream, other.series or plain.series)
 
 
 def parse_tests(text: str, tiers: tuple[str, ...], where: str = "tests.toml") -> TestTable:
@@ -122,7 +135,12 @@ def parse_tests(text: str, tiers: tuple[str, ...], where: str = "tests.toml") ->
         plain[name] = _tests(row, tiers, f"{where}: [{name}]")
         for base, other in bases.items():
             on_base[name, base] = _tests(other, tiers, f"{where}: [{name}.base.{base!r}]")
-    return TestTable(plain, on_base)
+    table = TestTable(plain, on_base)
+    for name, tests in plain.items():
+        _require_in_a_tier(tests, f"{where}: [{name}]")
+    for name, base in on_base:
+        _require_in_a_tier(table.of(name, base), f"{where}: [{name}.base.{base!r}]")
+    return table
 
 
 def load_tests(project: Project, tiers: tuple[str, ...]) -> TestTable:
@@ -147,14 +165,19 @@ def load_tests(project: Project, tiers: tuple[str, ...]) -> TestTable:
 def _tests(row: object, tiers: tuple[str, ...], where: str) -> PatchTests:
     if not isinstance(row, dict):
         raise UsageError(f"{where} is no table")
-    unknown = sorted(row.keys() - {*tiers, UPSTREAM})
+    known = (*tiers, UPSTREAM, SERIES)
+    unknown = sorted(row.keys() - set(known))
     if unknown:
-        raise UsageError(
-            f"{where} has the unknown key {unknown[0]!r} (known: {', '.join((*tiers, UPSTREAM))})"
-        )
+        raise UsageError(f"{where} has the unknown key {unknown[0]!r} (known: {', '.join(known)})")
     found = {key: tuple(_selector(x, where) for x in _strings(row[key], key, where)) for key in row}
-    upstream = found.pop(UPSTREAM, None)
-    return PatchTests(found, upstream)
+    upstream, series = found.pop(UPSTREAM, None), found.pop(SERIES, ())
+    return PatchTests(found, upstream, series)
+
+
+def _require_in_a_tier(tests: PatchTests, where: str) -> None:
+    for selector in tests.series:
+        if not any(selector in selectors for selectors in tests.tiers.values()):
+            raise UsageError(f"{where} {SERIES} names {selector.text!r}, which is in no tier")
 
 
 def _strings(value: object, key: str, where: str) -> list[str]:

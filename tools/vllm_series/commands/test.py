@@ -184,7 +184,8 @@ def _begin(
     futures = []
     for tier in tiers:
         prover = Prover(project, trees, runner, live.listener(f"{name} on {ref}, {tier.name}"), version)
-        proof = prover.begin(composition, tier, table.of(name, target.serving.ref))
+        tests = table.of(name, target.serving.ref)
+        proof = prover.begin(composition, tier, tests if mode is Mode.SERIES else tests.alone())
         futures.append(waiting.submit(proof))
     return lambda: Row(ref, target, name, composition, tuple(future.result() for future in futures))
 
