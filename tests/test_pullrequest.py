@@ -89,6 +89,17 @@ def test_without_a_template_there_is_a_checklist():
     assert "\n\n\n" not in render(request(status=Status(measured="One.\n\nTwo.", proven="CPU")))
 
 
+def test_what_fails_on_the_base_too_is_said():
+    static = {"outcome": "passed", "counts": {"passed": 35, "failed": 2}}
+    text = render(request(tiers={"static": static}))
+    assert "import no worse than before, and are clean" in text
+    assert "2 failed, 35 passed; what fails does so without the change as well." in text
+    static["counts"] = {"passed": 7}
+    text = render(request(tiers={"static": static}))
+    assert "compile, import, and are clean" in text
+    assert "`pyproject.toml`: 7 passed.\n" in text
+
+
 def test_open_work_and_the_duplicate_check():
     facts = Facts("2026-11-30", {5: Thread("open", "Theirs")}, {}, {"fix": Search(("a b", "c d"), (5, 6))})
     text = render(request(facts=facts, status=Status(prs=(5,), differs="It has a test.")))

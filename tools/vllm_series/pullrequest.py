@@ -134,7 +134,8 @@ def _claims(request: Request) -> Iterator[str]:
     if existing:
         yield f"- vLLM's tests in the touched files get no worse: {existing} pass."
     if request.tiers.get("static", {}).get("outcome") == "passed":
-        yield "- The changed files compile, import, and are clean under vLLM's ruff configuration."
+        worse = " no worse than before" if request.tiers["static"].get("counts", {}).get("failed") else ""
+        yield f"- The changed files compile, import{worse}, and are clean under vLLM's ruff configuration."
 
 
 def _tests(count: int) -> str:
@@ -194,10 +195,12 @@ def _runs(request: Request) -> Iterator[str]:
     yield from _touched(request)
     static = request.tiers.get("static")
     if static is not None:
+        counts = static.get("counts") or {}
+        old = "; what fails does so without the change as well" if counts.get("failed") else ""
         yield ""
         yield (
             "Compile, import, `ruff check` and `ruff format --check` of the changed files under vLLM's "
-            f"`pyproject.toml`: {_summary(static.get('counts') or {})}."
+            f"`pyproject.toml`: {_summary(counts)}{old}."
         )
     for tier, entry in request.tiers.items():
         if tier in RECORDED:
