@@ -125,12 +125,12 @@ def test_tests_that_a_reviewer_cannot_run_are_said_to_be_elsewhere():
 
 
 def test_commands_of_several_selectors_and_expressions():
-    selectors = ["tests/a.py::test_a[x-1]", "tests/b.py::-k one or two"]
+    selectors = ["tests/a.py::test_a[x-1]", "tests/b.py::-k one or two", "tests/c.py"]
     entry = {"outcome": "passed", "selectors": selectors, "counts": {"passed": 3, "skipped": 1}}
     text = render(request(tiers={"cpu": entry}))
     assert (
-        "$ pytest \\\n    'tests/a.py::test_a[x-1]' \\\n    tests/b.py -k 'one or two'\n3 passed, 1 skipped\n"
-        in text
+        "$ pytest \\\n    'tests/a.py::test_a[x-1]' \\\n    tests/c.py\n"
+        "$ pytest tests/b.py -k 'one or two'\n3 passed, 1 skipped (all commands)\n" in text
     )
 
 

@@ -229,13 +229,13 @@ def _red_and_green(
     request: Request, entry: Mapping[str, Any], selectors: Sequence[Selector], whole: bool
 ) -> Iterator[str]:
     """The two runs. Counts are those of all selectors, so they are left out if some are not vLLM's."""
-    arguments = [_arguments(selector) for selector in selectors]
-    command = f"pytest {arguments[0]}" if len(arguments) == 1 else " \\\n    ".join(["pytest", *arguments])
+    commands = _commands(selectors)
+    together = " (all commands)" if len(commands) > 1 else ""
     control = _control(entry)
     yield ""
     yield "With the change:"
     yield ""
-    yield from _console(f"$ {command}", _summary(entry.get("counts") or {}) if whole else "")
+    yield from _console(*commands, _summary(entry.get("counts") or {}) + together if whole else "")
     if not control:
         return
     yield ""
@@ -243,9 +243,20 @@ def _red_and_green(
     yield ""
     restore = f"$ git restore --source={shlex.quote(request.base)} -- ':(top,exclude)tests'"
     failure = f"FAILED {_one_line(str(control.get('reason', '')))}"
-    yield from _console(
-        restore, f"$ {command}", failure, _summary(control.get("counts") or {}) if whole else ""
-    )
+    counts = _summary(control.get("counts") or {}) + together if whole else ""
+    yield from _console(restore, *commands, failure, counts)
+
+
+def _commands(selectors: Sequence[Selector]) -> list[str]:
+    """One command for all node ids, and one for each ``-k``, which would hold for every file beside it."""
+    nodes = [selector for selector in selectors if not selector.expression]
+    groups = [nodes] if nodes else []
+    groups += [[selector] for selector in selectors if selector.expression]
+    found = []
+    for group in groups:
+        arguments = [_arguments(selector) for selector in group]
+        found.append("$ " + (" " if len(group) == 1 else " \\\n    ").join(["pytest", *arguments]))
+    return found
 
 
 def _console(*lines: str) -> list[str]:
