@@ -68,7 +68,8 @@ def _open(path: Path, what: str) -> int:
         ) from None
     except OSError as error:
         raise EnvironmentFaultError(
-            f"cannot lock {what}: {path}: {error.strerror}", hint="make the folder writable"
+            f"cannot lock {what}: {path}: {error.strerror}",
+            hint="make the folder writable, or name another one",
         ) from None
 
 
