@@ -126,6 +126,8 @@ def test_from_the_older_release_to_the_newer_one(own, older, cache, answers):
         return run_here("rebase", *args, "--json", env=env)
 
     before = files_of(older / "patches")
+    # The cache is a copy of the user's own, where exports may have left theirs.
+    refs = git(cache / "vllm.git", "for-each-ref", "refs/vllm-series")
     result = run(NEW.ref)
     asked = []
     while result.code == 3:
@@ -160,7 +162,7 @@ def test_from_the_older_release_to_the_newer_one(own, older, cache, answers):
         ("gptq-ple-unquantized", NEW.ref, "retired")
     ]
     assert not (cache / "rebase" / tree.name).exists()
-    assert git(cache / "vllm.git", "for-each-ref", "refs/vllm-series") == ""
+    assert git(cache / "vllm.git", "for-each-ref", "refs/vllm-series") == refs
     status = run_here("status", "--json", env=env)
     assert status.code == 0, status
     # And back again, byte for byte.
