@@ -460,6 +460,31 @@ def state_of(repository: Path) -> dict[str, object]:
     }
 
 
+def link_or_copy(source: str, target: str) -> None:
+    """For ``copytree`` of a git directory: git never changes a file in place, so links serve."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def patches_of(project: Path) -> dict[str, tuple[str, bytes]]:
+    """What a person sees; not the log of operations, nor what a killed run leaves for the next one."""
+    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
+
+
+def refused(
+    cli: Callable[..., Result], project: Path, code: int, *args: str | Path, words: str = "", **options: Any
+) -> Result:
+    """Run a verb that must be refused, with every patch left as it was."""
+    before = patches_of(project)
+    result = cli(*args, **options)
+    assert result.code == code, result
+    assert words in result.err, result
+    assert patches_of(project) == before
+    return result
+
+
 def copy_tree(source: Path, target: Path) -> Path:
     """A full copy, times included."""
     shutil.copytree(source, target, symlinks=True)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
-from series_support import files_of, git, run_here
+from series_support import files_of, git, link_or_copy, run_here
 from vllm_series.bases import parse_bases
 from vllm_series.git import Repository
 from vllm_series.patchfile import read_patch
@@ -20,13 +19,6 @@ BASES = parse_bases((ROOT / "patches/base.toml").read_text())
 pytestmark = pytest.mark.network
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The user's cache, filled if it is not, as a copy that may be written to."""
@@ -35,8 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.fetch(base.ref, base)
     target = tmp_path_factory.mktemp("real") / "cache"
     target.mkdir()
-    # Git never changes a file in place, so links serve.
-    shutil.copytree(store.repository.git_dir, target / "vllm.git", copy_function=_link)
+    shutil.copytree(store.repository.git_dir, target / "vllm.git", copy_function=link_or_copy)
     return target
 
 

@@ -9,14 +9,13 @@ file, with the line added at its end.
 from __future__ import annotations
 
 import difflib
-import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from series_support import git, run_here
+from series_support import git, link_or_copy, run_here
 from vllm_series.bases import parse_bases
 from vllm_series.build import commit_stack, drop_build_ref
 from vllm_series.diff import parse_diff
@@ -37,13 +36,6 @@ PATCHES = 60
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """The user's cache with both releases, as a copy that may be written to."""
@@ -51,7 +43,7 @@ def store(tmp_path: Path) -> Store:
     users.fetch(NEW.ref, NEW)
     users.fetch(OLD)
     (tmp_path / "cache").mkdir()
-    shutil.copytree(users.repository.git_dir, tmp_path / "cache/vllm.git", copy_function=_link)
+    shutil.copytree(users.repository.git_dir, tmp_path / "cache/vllm.git", copy_function=link_or_copy)
     return Store(tmp_path / "cache")
 
 

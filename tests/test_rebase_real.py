@@ -9,13 +9,12 @@ conflict as upstream has them, and the patch as it reads there. Nothing of that 
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import tomlkit
-from series_support import Result, files_of, git, run_here
+from series_support import Result, files_of, git, link_or_copy, run_here
 from vllm_series.bases import parse_bases
 from vllm_series.dropped import parse_dropped
 from vllm_series.patchfile import Patch
@@ -51,13 +50,6 @@ AMENDED = "pp-embed-head-only-where-used"
 pytestmark = pytest.mark.network
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The user's cache, filled if it is not, as a copy that may be written to."""
@@ -66,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.fetch(base.ref, base)
     target = tmp_path_factory.mktemp("real") / "cache"
     target.mkdir()
-    shutil.copytree(store.repository.git_dir, target / "vllm.git", copy_function=_link)
+    shutil.copytree(store.repository.git_dir, target / "vllm.git", copy_function=link_or_copy)
     return target
 
 

@@ -8,7 +8,6 @@ not at all. The verdicts are printed as a table.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from series_support import git
+from series_support import git, link_or_copy
 from vllm_series.bases import parse_bases
 from vllm_series.build import quote_path
 from vllm_series.git import Repository
@@ -38,13 +37,6 @@ PER_KIND = 5
 pytestmark = pytest.mark.network
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The user's cache, filled if it is not, as a copy that may be written to."""
@@ -53,7 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         users.fetch(base.ref, base)
     target = tmp_path_factory.mktemp("upstream") / "cache"
     target.mkdir()
-    shutil.copytree(users.repository.git_dir, target / "vllm.git", copy_function=_link)
+    shutil.copytree(users.repository.git_dir, target / "vllm.git", copy_function=link_or_copy)
     return Store(target)
 
 

@@ -7,7 +7,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, message, run_here, write
+from series_support import (
+    NAMES,
+    commit,
+    copy_tree,
+    die_at,
+    files_of,
+    git,
+    message,
+    patches_of,
+    refused,
+    run_here,
+    write,
+)
 from vllm_series.patchfile import read_patch
 
 TITLE = ("--title", "[Core] Be new")
@@ -28,10 +40,6 @@ def folder(tmp_path) -> Path:
     return tmp_path / "open"
 
 
-def patches_of(project: Path) -> dict:
-    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
-
-
 def names_of(project: Path) -> list[str]:
     return [line.removesuffix(".patch") for line in (project / "series").read_text().splitlines()[1:]]
 
@@ -40,15 +48,6 @@ def opened(cli, folder: Path, name: str, *args) -> Path:
     result = cli("edit", name, "--into", folder, *args)
     assert result.code == 0, result
     return folder
-
-
-def refused(cli, project: Path, code: int, *args, words: str = "") -> Result:
-    before = patches_of(project)
-    result = cli(*args)
-    assert result.code == code, result
-    assert words in result.err, result
-    assert patches_of(project) == before
-    return result
 
 
 def replace(folder: Path, path: str, old: str, new: str) -> None:

@@ -7,25 +7,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, run_here, write
+from series_support import (
+    NAMES,
+    Result,
+    commit,
+    copy_tree,
+    die_at,
+    files_of,
+    git,
+    patches_of,
+    refused,
+    run_here,
+    write,
+)
 from vllm_series.patchfile import read_patch
 
 
 def fates(result: Result) -> list[tuple[str, str]]:
     return [(row["name"], row["result"]) for row in result.document["patches"]]
-
-
-def patches_of(project: Path) -> dict:
-    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
-
-
-def refused(cli, project: Path, code: int, *args, words: str = "", **options) -> Result:
-    before = patches_of(project)
-    result = cli("import", *args, **options)
-    assert result.code == code, result
-    assert words in result.err, result
-    assert patches_of(project) == before
-    return result
 
 
 def edit(tree: Path, path: str, old: str, new: str) -> dict[str, str]:
@@ -183,14 +182,14 @@ def test_drift_needs_a_merge_and_conflicts_refuse(cli, project, clone, tmp_path)
     git(clone, "format-patch", "-q", "--full-index", "-o", str(tmp_path / "m"), f"{base}..HEAD")
     for name in ("0001-theirs.patch", "0003-theirs-too.patch"):
         (tmp_path / "m" / name).unlink()
-    result = refused(cli, project, 3, tmp_path / "m", "--json")
+    result = refused(cli, project, 3, "import", tmp_path / "m", "--json")
     assert [(r["name"], r["result"]) for r in result.document["error"]["patches"]] == [
         ("drift", "needs-3way"), ("clash", "conflict"), ("fine", "clean"),
     ]  # fmt: skip
     assert "2 of 3 patches would not apply to v0.33.0: 1 in conflict, 1 that only" in result.err
-    refused(cli, project, 3, tmp_path / "m", "--3way", words="1 of 3 patches")
+    refused(cli, project, 3, "import", tmp_path / "m", "--3way", words="1 of 3 patches")
     (tmp_path / "m/0004-Clash.patch").unlink()
-    result = refused(cli, project, 3, tmp_path / "m", words="--3way")
+    result = refused(cli, project, 3, "import", tmp_path / "m", words="--3way")
     assert "drift  needs-3way" in result.out
     result = cli("import", tmp_path / "m", "--3way", "--json")
     assert result.code == 0, result
@@ -224,14 +223,14 @@ def test_a_conflict_writes_no_file_where_it_is_asked(cli, project, clone, tmp_pa
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    refused(cli, project, 3, "HEAD", "--vllm", clone, words="1 in conflict")
+    refused(cli, project, 3, "import", "HEAD", "--vllm", clone, words="1 in conflict")
     assert files_of(here) == {}
 
 
 def test_every_base_must_take_it(cli, project, clone):
     """The older release has other lines there: no file of the patch would serve it."""
     commit(clone, "[Core] Round", {"README.md": "# vLLM\n\nEasier.\n"})
-    refused(cli, project, 3, "HEAD", "--vllm", clone, words="round would not apply to v0.32.0")
+    refused(cli, project, 3, "import", "HEAD", "--vllm", clone, words="round would not apply to v0.32.0")
 
 
 def test_dry_run(cli, project, foreign):
@@ -243,22 +242,35 @@ def test_dry_run(cli, project, foreign):
 
 
 def test_bad_input(cli, project, foreign, tmp_path):
-    refused(cli, project, 2, tmp_path / "none", words="does not exist")
-    result = refused(cli, project, 2, "v0.33.0..HEAD")
+    refused(cli, project, 2, "import", tmp_path / "none", words="does not exist")
+    result = refused(cli, project, 2, "import", "v0.33.0..HEAD")
     assert "--vllm PATH" in result.err
-    refused(cli, project, 2, "HEAD", "--vllm", foreign, "--name", "engine-fix", words="already")
-    refused(cli, project, 2, "HEAD", "--vllm", foreign, "--name", "Ä", words="no patch name")
-    refused(cli, project, 2, "v0.33.0..HEAD", "--vllm", foreign, "--name", "x", words="for one patch")
-    refused(cli, project, 2, "HEAD", "--vllm", foreign, "--before", "nope", words="no patch nope")
+    refused(cli, project, 2, "import", "HEAD", "--vllm", foreign, "--name", "engine-fix", words="already")
+    refused(cli, project, 2, "import", "HEAD", "--vllm", foreign, "--name", "Ä", words="no patch name")
     refused(
-        cli, project, 2, "HEAD", "--vllm", foreign, "--before", NAMES[0], "--after", NAMES[1], words="exclude"
+        cli, project, 2, "import", "v0.33.0..HEAD", "--vllm", foreign, "--name", "x", words="for one patch"
+    )
+    refused(cli, project, 2, "import", "HEAD", "--vllm", foreign, "--before", "nope", words="no patch nope")
+    refused(
+        cli,
+        project,
+        2,
+        "import",
+        "HEAD",
+        "--vllm",
+        foreign,
+        "--before",
+        NAMES[0],
+        "--after",
+        NAMES[1],
+        words="exclude",
     )
     diff = tmp_path / "x.diff"
     diff.write_text("--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,4 @@\n # vLLM\n")
-    refused(cli, project, 3, diff, "--author", "Q <q@q>", words="nothing was imported")
+    refused(cli, project, 3, "import", diff, "--author", "Q <q@q>", words="nothing was imported")
     diff.write_text("--- a/../out.md\n+++ b/../out.md\n@@ -0,0 +1 @@\n+x\n")
-    refused(cli, project, 3, diff, "-p", "1", "--author", "Q <q@q>", words="nothing was imported")
-    refused(cli, project, 2, diff, "--author", "Q", words="'Q' is no author")
+    refused(cli, project, 3, "import", diff, "-p", "1", "--author", "Q <q@q>", words="nothing was imported")
+    refused(cli, project, 2, "import", diff, "--author", "Q", words="'Q' is no author")
 
 
 def test_the_series_itself_is_there_already(cli, project, clone, tmp_path):
@@ -303,10 +315,10 @@ def test_a_commit_without_a_message(cli, project, clone):
 
 def test_what_it_needs_must_stand_before_it(cli, project, clone):
     commit(clone, "[Core] Needy\n\nDepends-on: nothing\n", {"N.md": "x\n"})
-    result = refused(cli, project, 4, "HEAD", "--vllm", clone)
+    result = refused(cli, project, 4, "import", "HEAD", "--vllm", clone)
     assert "Depends-on: nothing, which the series would not have\n  take nothing in first, or" in result.err
     commit(clone, "[Core] Early\n\nDepends-on: worker-guard\n", {"E.md": "x\n"})
-    result = refused(cli, project, 4, "HEAD", "--vllm", clone, "--before", "engine-fix")
+    result = refused(cli, project, 4, "import", "HEAD", "--vllm", clone, "--before", "engine-fix")
     assert "worker-guard, which would not stand before it\n  put it behind worker-guard, or" in result.err
 
 
@@ -317,7 +329,7 @@ def test_an_origin_that_check_would_refuse(cli, project, foreign):
         assert result.code == code, result
         assert words in result.err
     for option in ("--origin", "--name", "--author"):
-        refused(cli, project, 2, "HEAD", "--vllm", foreign, option, "", words="it is empty")
+        refused(cli, project, 2, "import", "HEAD", "--vllm", foreign, option, "", words="it is empty")
     # What it brings itself stays, and is named.
     commit(foreign, "[Core] Vendor\n\nWhy.\n\nOrigin: vendor", {"V.md": "x\n"})
     result = cli("import", "HEAD", "--vllm", foreign)

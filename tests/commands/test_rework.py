@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from series_support import NAMES, Result, commit, copy_tree, die_at, files_of, git, run_here
+from series_support import (
+    NAMES,
+    commit,
+    copy_tree,
+    die_at,
+    files_of,
+    git,
+    patches_of,
+    refused,
+    run_here,
+)
 from vllm_series.dropped import parse_dropped
 from vllm_series.patchfile import read_patch
 
@@ -16,11 +26,6 @@ from vllm_series.patchfile import read_patch
 def names_of(project: Path) -> list[str]:
     lines = (project / "series").read_text().splitlines()
     return [line.removesuffix(".patch") for line in lines if not line.startswith("#")]
-
-
-def patches_of(project: Path) -> dict:
-    """What a person sees; not the log of operations, nor what a killed run leaves for the next one."""
-    return files_of(project, skip=(".vllm-series", ".vllm-series.lock", ".patches.new", ".patches.old"))
 
 
 def trees(cli, tmp_path: Path, name: str) -> list[str]:
@@ -36,15 +41,6 @@ def trees(cli, tmp_path: Path, name: str) -> list[str]:
 
 def changed(before: dict, after: dict) -> set[str]:
     return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-
-
-def refused(cli, project: Path, code: int, *args, words: str = "") -> Result:
-    before = patches_of(project)
-    result = cli(*args)
-    assert result.code == code, result
-    assert words in result.err, result
-    assert patches_of(project) == before
-    return result
 
 
 # -- move -------------------------------------------------------------------------------------------------

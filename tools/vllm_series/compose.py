@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vllm_series.build import commit_stack, drop_build_ref
+from vllm_series.patchfile import paths_of
 from vllm_series.plan import Plan, Target, make_plan
 from vllm_series.project import Project
 from vllm_series.stack import Application, apply_patch
-from vllm_series.tree import CommitSource, File, Snapshot
+from vllm_series.tree import File, Snapshot
 
 TESTS = "tests/"
 
@@ -119,9 +120,7 @@ def _around(project: Project, target: Target, name: str, mode: Mode, own: Plan) 
 
 
 def _base(target: Target, applications: Sequence[Application]) -> Snapshot:
-    source = CommitSource(target.repository, target.commit)
-    source.load(path for application in applications for path in application.patch.paths)
-    return Snapshot(source)
+    return Snapshot.at(target.repository, target.commit, paths_of(a.patch for a in applications))
 
 
 def without(

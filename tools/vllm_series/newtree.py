@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from vllm_series.errors import EnvironmentFaultError
 from vllm_series.git import Repository
 from vllm_series.interrupt import point_of_no_return
 from vllm_series.store import Store
+from vllm_series.swap import sync
 
 
 def staging_of(folder: Path) -> Path:
@@ -42,15 +42,7 @@ def new_checkout(store: Store, ref: str, folder: Path) -> Iterator[Repository]:
         yield repository
         point_of_no_return()
         staging.rename(folder)  # An empty folder may be there.
-        _sync(folder.parent)
+        sync(folder.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

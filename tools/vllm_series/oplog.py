@@ -104,11 +104,7 @@ def recorded(project: Project, verb: str, text: str, *, count: int = 0) -> Itera
             is paused.
 
     """
-    if project.installed:
-        raise PreconditionError(
-            f"{project.root} is the copy inside the installed package",
-            hint="work in a checkout of the project, or name one with --series-dir",
-        )
+    project.require_writable()
     with writing(project.root):
         place = private_folder(project.root)
         place.require_idle(verb)

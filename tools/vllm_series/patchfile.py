@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -143,6 +143,11 @@ class Patch:
         if not text.endswith(self.ending):
             found.append("it lacks the final line feed")
         return found
+
+
+def paths_of(patches: Iterable[Patch]) -> set[str]:
+    """Every path that one of the patches touches."""
+    return {path for patch in patches for path in patch.paths}
 
 
 def read_patch(path: Path, name: str | None = None) -> Patch:

@@ -10,11 +10,11 @@ from vllm_series.bases import Base
 from vllm_series.dependencies import closure, declared, textual
 from vllm_series.errors import ConflictError, EnvironmentFaultError
 from vllm_series.git import Repository
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.project import Project
 from vllm_series.stack import Application, apply_patch, take_back
 from vllm_series.store import Store
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ def make_plan(
     """
     wanted = project.known(names)
     everything = project.patches(target.serving)
-    source = CommitSource(target.repository, target.commit)
-    source.load(path for patch in everything for path in patch.paths)
-    snapshot = Snapshot(source)
+    snapshot = Snapshot.at(target.repository, target.commit, paths_of(everything))
     implied: dict[str, str] = {}
     if names is not None:
         # What the commit has already would not apply again, and is no prerequisite of anything.

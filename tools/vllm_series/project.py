@@ -33,6 +33,14 @@ class Project:
     root: Path
     installed: bool = False
 
+    def require_writable(self) -> None:
+        """Raise :class:`PreconditionError` for the installed copy, which the next install would replace."""
+        if self.installed:
+            raise PreconditionError(
+                f"{self.root} is the copy inside the installed package",
+                hint="work in a checkout of the project, or name one with --series-dir",
+            )
+
     @property
     def series_path(self) -> Path:
         """The series file."""

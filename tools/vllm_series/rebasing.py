@@ -17,14 +17,14 @@ from vllm_series import git
 from vllm_series.build import commit_stack
 from vllm_series.diff import Action
 from vllm_series.errors import ConflictError
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.place import split_lines
 from vllm_series.plan import Target, find_present
 from vllm_series.project import Project
 from vllm_series.rebasestate import Carried, Paused, RebaseState
 from vllm_series.stack import Application, apply_patch
 from vllm_series.store import Store
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 from vllm_series.verdict import PatchVerdict, Reference, Verdict, hunk_verdicts, judge_one, reference_of
 
 
@@ -83,9 +83,7 @@ class Carry:
 
 def snapshot_of(store: Store, commit: str, patches: Sequence[Patch]) -> Snapshot:
     """The files of a commit in the store, with those that the patches touch read ahead."""
-    source = CommitSource(store.repository, commit)
-    source.load(path for patch in patches for path in patch.paths)
-    return Snapshot(source)
+    return Snapshot.at(store.repository, commit, paths_of(patches))
 
 
 @dataclass(frozen=True)

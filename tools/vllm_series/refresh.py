@@ -13,11 +13,11 @@ from vllm_series.checkout import NAME_TRAILER, StackState
 from vllm_series.diff import CorruptPatchError, FileChange
 from vllm_series.errors import ConflictError, PreconditionError
 from vllm_series.git import CommitInfo, Repository
-from vllm_series.patchfile import Patch, parse_patch, split_mailbox
+from vllm_series.patchfile import Patch, parse_patch, paths_of, split_mailbox
 from vllm_series.project import Project
-from vllm_series.stack import apply_all
+from vllm_series.stack import Application, apply_all
 from vllm_series.store import Store
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,26 @@ def _exported(raw: bytes, name: str, commit: CommitInfo) -> Patch:
     return patch
 
 
+def apply_to_base(
+    repository: Repository, commit: str, base: Base, patches: Sequence[Patch]
+) -> list[Application]:
+    """Apply patches to the base that they are for.
+
+    Raises:
+        ConflictError: One of them does not apply.
+
+    """
+    snapshot = Snapshot.at(repository, commit, paths_of(patches))
+    applications, _ = apply_all(snapshot, patches)
+    if applications and not applications[-1].ok:
+        failed = applications[-1]
+        raise ConflictError(
+            f"{failed.patch.name} does not apply to {base.ref}: {failed.first_problem()}",
+            hint=f"see where it stands: vllm-series status --onto {base.ref}",
+        )
+    return applications
+
+
 def rewrites_from_files(project: Project, store: Store, base: Base, commit: str) -> list[Rewrite]:
     """What ``refresh`` would write for one base, with the files themselves as the source.
 
@@ -152,15 +172,7 @@ def rewrites_from_files(project: Project, store: Store, base: Base, commit: str)
     """
     patches = project.patches(base)
     repository = store.repository
-    source = CommitSource(repository, commit)
-    source.load(path for patch in patches for path in patch.paths)
-    applications, _ = apply_all(Snapshot(source), patches)
-    if applications and not applications[-1].ok:
-        failed = applications[-1]
-        raise ConflictError(
-            f"{failed.patch.name} does not apply to {base.ref}: {failed.first_problem()}",
-            hint=f"see where it stands: vllm-series status --onto {base.ref}",
-        )
+    applications = apply_to_base(repository, commit, base, patches)
     try:
         commits = commit_stack(repository, commit, applications)
         exported = export(repository, commit, commits[-1]) if commits else []

@@ -15,7 +15,7 @@ from vllm_series.build import commit_stack
 from vllm_series.diff import FileChange
 from vllm_series.errors import ConflictError, PreconditionError
 from vllm_series.git import Repository
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.project import Project
 from vllm_series.refresh import export, same_change
 from vllm_series.stack import Application, FileResult, apply_changes, apply_patch
@@ -169,10 +169,9 @@ def _require_order(items: Sequence[Item], names: Sequence[str]) -> None:
 def _build(
     bench: Repository, ground: Ground, old: Sequence[Patch], items: Sequence[Item], three_way: bool
 ) -> list[Application]:
-    source = CommitSource(bench, ground.commit)
     paths = {p for i in items for part in i.parts for c in part for p in (c.old_path, c.new_path) if p}
-    source.load(paths | {path for patch in old for path in patch.paths})
-    snapshot = Snapshot(source)
+    paths |= paths_of(old)
+    snapshot = Snapshot.at(bench, ground.commit, paths)
     ancestors = None
     if three_way:
         ancestors = _Ancestors(bench)

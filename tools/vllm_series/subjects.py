@@ -11,12 +11,13 @@ from vllm_series.export import Person
 from vllm_series.freshness import Standing
 from vllm_series.gates.subject import Subject, text_of
 from vllm_series.git import Repository
+from vllm_series.patchfile import paths_of
 from vllm_series.plan import Plan, Target, make_plan
 from vllm_series.project import Project
 from vllm_series.stack import Application
 from vllm_series.statusfile import Status, StatusFile
 from vllm_series.testtable import TestTable
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 #: Where upstream's test pipeline stands.
 PIPELINE = ".buildkite"
@@ -101,6 +102,5 @@ def _overlaid(pipeline: Mapping[str, str], after: Snapshot) -> dict[str, str]:
 
 
 def _base(plan: Plan) -> Snapshot:
-    source = CommitSource(plan.target.repository, plan.target.commit)
-    source.load(path for application in plan.applications for path in application.patch.paths)
-    return Snapshot(source)
+    paths = paths_of(application.patch for application in plan.applications)
+    return Snapshot.at(plan.target.repository, plan.target.commit, paths)

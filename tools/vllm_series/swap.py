@@ -23,7 +23,8 @@ _AT_FDCWD = -100
 PASSENGER = ".series"
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Bring a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,7 +96,7 @@ def swap_directory(path: Path, staging: Path) -> None:
     """Put the folder ``staging`` in the place of ``path``, and remove what was there."""
     for entry in staging.rglob("*"):
         if entry.is_file():
-            _sync(entry)
+            sync(entry)
     retired = _retired(path)
     shutil.rmtree(retired, ignore_errors=True)
     point_of_no_return()
@@ -105,7 +106,7 @@ def swap_directory(path: Path, staging: Path) -> None:
         # Between these two renames only recover_directory() finds the folder.
         path.rename(retired)
         staging.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
     _hand_out(path)
     shutil.rmtree(retired, ignore_errors=True)
 
@@ -115,7 +116,7 @@ def _hand_out(path: Path) -> None:
     passenger = path / PASSENGER
     if passenger.exists():
         passenger.replace(path.with_name(PASSENGER.removeprefix(".")))
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:

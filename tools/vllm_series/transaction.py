@@ -21,6 +21,7 @@ from pathlib import Path
 
 from vllm_series.errors import EnvironmentFaultError, PreconditionError
 from vllm_series.interrupt import point_of_no_return
+from vllm_series.swap import sync
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def replace_files(root: Path, name: str, changes: Changes) -> None:
     try:
         _stage(root, staging, changes)
         staging.rename(journal)
-        _sync(root)
+        sync(root)
     except OSError as error:
         shutil.rmtree(staging, ignore_errors=True)
         raise EnvironmentFaultError(f"cannot prepare the change in {root}: {error.strerror}") from None
@@ -117,7 +118,7 @@ def replace_files(root: Path, name: str, changes: Changes) -> None:
                 f"cannot replace {error.filename or root}: {error.strerror}; everything was taken back"
             ) from None
         raise
-    _sync(root)
+    sync(root)
     shutil.rmtree(finished, ignore_errors=True)
 
 
@@ -200,11 +201,11 @@ def _stage(root: Path, staging: Path, changes: Changes) -> None:
                 # As the file that it replaces; a new one as the umask says.
                 if old is not None:
                     after.chmod(target.stat().st_mode & 0o7777)
-                _sync(after)
+                sync(after)
         rows[path] = {"before": old, "after": digest_of(after)}
     journal = staging / "journal.json"
     journal.write_text(json.dumps(rows))
-    _sync(journal)
+    sync(journal)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -235,11 +236,3 @@ def _remove_empty(root: Path, paths: Sequence[str]) -> None:
             except OSError:
                 break
             folder = folder.parent
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -105,6 +105,13 @@ class Snapshot:
     source: Source
     changed: Mapping[str, File | None] = field(default_factory=dict)
 
+    @classmethod
+    def at(cls, repository: Repository, commit: str, paths: Iterable[str]) -> Snapshot:
+        """The files of a commit, with ``paths`` read ahead."""
+        source = CommitSource(repository, commit)
+        source.load(paths)
+        return cls(source)
+
     def get(self, path: str) -> File | None:
         """The file at ``path``, or None."""
         if path in self.changed:

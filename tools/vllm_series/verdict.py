@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from vllm_series.dependencies import declared, textual
 from vllm_series.diff import CorruptPatchError, FileChange, Hunk
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.place import place, split_lines
 from vllm_series.plan import Target, ancestor_finder, find_present, find_retired
 from vllm_series.project import Project
@@ -154,9 +154,7 @@ def read_reference(store: Store, base_ref: str, patches: Sequence[Patch]) -> Ref
     commit = store.find(base_ref)
     if commit is None:
         return None
-    source = CommitSource(store.repository, commit)
-    source.load(path for patch in patches for path in patch.paths)
-    base = Snapshot(source)
+    base = Snapshot.at(store.repository, commit, paths_of(patches))
     needs = {patch.name: textual(base, patches, patch.name) for patch in patches}
     return replace(reference_of(base, patches), needs=needs)
 
@@ -193,9 +191,7 @@ def judge(project: Project, target: Target, store: Store) -> list[PatchVerdict]:
         except CorruptPatchError as error:
             verdicts[name] = PatchVerdict(name, file, Verdict.CORRUPT, error.message)
     ordered = list(patches.values())
-    source = CommitSource(target.repository, target.commit)
-    source.load(path for patch in ordered for path in patch.paths)
-    base = snapshot = Snapshot(source)
+    base = snapshot = Snapshot.at(target.repository, target.commit, paths_of(ordered))
     reference = read_reference(store, target.serving.ref, ordered) or Reference()
     stated = declared(ordered, project.series.names)
     failed: set[str] = set()

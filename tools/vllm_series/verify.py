@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from vllm_series.bytecode import Stale, find_stale
 from vllm_series.dependencies import closure, declared, textual
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.places import Foreign, Place
 from vllm_series.plan import Skipped, Target, find_present, find_retired
 from vllm_series.project import Project
 from vllm_series.stack import Application, apply_patch
 from vllm_series.takeapart import Part, State, same, take_apart, untouched
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ def verify(project: Project, target: Target, place: Place, names: Sequence[str] 
     """
     patches = project.patches(target.serving)
     entries = target.repository.all_entries(target.commit)
-    source = CommitSource(target.repository, target.commit)
-    source.load(path for patch in patches for path in patch.paths)
-    base = Snapshot(source)
+    base = Snapshot.at(target.repository, target.commit, paths_of(patches))
     wanted = _wanted(project, base, patches, names)
     applications, outside = _apply(project, base, patches)
     disk = Snapshot(place)

@@ -11,10 +11,10 @@ from vllm_series.commands.fetch import bring
 from vllm_series.dependencies import declared, order_matters, prerequisites, reduced
 from vllm_series.errors import EXIT_NO, EXIT_OK, UsageError
 from vllm_series.output import Output, plural
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.project import find_project
 from vllm_series.store import Store
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def _find(out: Output, series_dir: Path | None, onto: str | None, index: str) ->
     store = Store.default()
     commit = bring(out, project, store, base.ref, index).commit
     patches = project.patches(base)
-    source = CommitSource(store.repository, commit)
-    source.load(path for patch in patches for path in patch.paths)
-    snapshot = Snapshot(source)
+    snapshot = Snapshot.at(store.repository, commit, paths_of(patches))
     stated = declared(patches, project.series.names)
     return Needs(base.ref, snapshot, patches, stated, prerequisites(snapshot, patches))
 

@@ -12,9 +12,10 @@ from vllm_series.errors import PreconditionError, UsageError
 from vllm_series.facts import forget, lay_down
 from vllm_series.oplog import Change
 from vllm_series.output import Output
+from vllm_series.patchfile import paths_of
 from vllm_series.project import Project, find_project
 from vllm_series.recipes import ordered
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 def drop(
@@ -63,7 +64,6 @@ def _dependents(project: Project, bench: Bench, names: Sequence[str]) -> dict[st
     found: dict[str, str] = {}
     for ground in bench.grounds:
         patches = project.patches(ground.base)
-        source = CommitSource(bench.repository, ground.commit)
-        source.load(path for patch in patches for path in patch.paths)
-        found = {**dependents(prerequisites(Snapshot(source), patches), names), **found}
+        snapshot = Snapshot.at(bench.repository, ground.commit, paths_of(patches))
+        found = {**dependents(prerequisites(snapshot, patches), names), **found}
     return found

@@ -23,7 +23,7 @@ from vllm_series.editing import (
     read_session,
     require_session,
 )
-from vllm_series.errors import EXIT_OK, ConflictError, PreconditionError, UsageError
+from vllm_series.errors import EXIT_OK, PreconditionError, UsageError
 from vllm_series.facts import introduce, write_restacked
 from vllm_series.git import Ident, user_identity
 from vllm_series.newtree import new_checkout
@@ -33,12 +33,10 @@ from vllm_series.patchfile import Patch
 from vllm_series.privatefolder import private_folder
 from vllm_series.project import Project, find_project, writing
 from vllm_series.recipes import inserted, replaced
-from vllm_series.refresh import same_change
+from vllm_series.refresh import apply_to_base, same_change
 from vllm_series.restack import Restacked, restack
 from vllm_series.rules import require_title
-from vllm_series.stack import apply_all
 from vllm_series.store import Store
-from vllm_series.tree import CommitSource, Snapshot
 
 
 def new(
@@ -91,11 +89,7 @@ def _supported(project: Project, ref: str | None) -> Base:
 
 
 def _open(out: Output, project: Project, session: Session, index: str) -> int:
-    if project.installed:
-        raise PreconditionError(
-            f"{project.root} is the copy inside the installed package",
-            hint="work in a checkout of the project, or name one with --series-dir",
-        )
+    project.require_writable()
     folder = Path(session.folder)
     base = _supported(project, session.base)
     store = Store.default()
@@ -108,15 +102,7 @@ def _open(out: Output, project: Project, session: Session, index: str) -> int:
         below, own = _parted(Project(project.root), base, session)
         try:
             with new_checkout(store, base.ref, folder) as checkout:
-                source = CommitSource(checkout, commit)
-                source.load(path for patch in (*below, *own) for path in patch.paths)
-                applications, _ = apply_all(Snapshot(source), [*below, *own])
-                if applications and not applications[-1].ok:
-                    failed = applications[-1]
-                    raise ConflictError(
-                        f"{failed.patch.name} does not apply to {base.ref}: {failed.first_problem()}",
-                        hint=f"see where it stands: vllm-series status --onto {base.ref}",
-                    )
+                applications = apply_to_base(checkout, commit, base, [*below, *own])
                 commits = [commit, *commit_stack(checkout, commit, applications)]
                 checkout.switch(commits[-1], session.name)
                 drop_build_ref(checkout)

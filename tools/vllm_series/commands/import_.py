@@ -22,14 +22,14 @@ from vllm_series.incoming import Incoming, parse_person, read_commits, read_sour
 from vllm_series.intake import Fate, Intake, Taken, refused
 from vllm_series.oplog import recorded
 from vllm_series.output import Output, plural
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.project import Project, find_project
 from vllm_series.recipes import inserted
 from vllm_series.restack import Restacked, restack
 from vllm_series.rules import require_origin
 from vllm_series.series import Series
 from vllm_series.stack import apply_all
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,8 @@ def _take_in(
 
 
 def _tip(repository: Repository, commit: str, patches: Sequence[Patch]) -> str:
-    source = CommitSource(repository, commit)
-    source.load(path for patch in patches for path in patch.paths)
-    applications, _ = apply_all(Snapshot(source), patches)
+    snapshot = Snapshot.at(repository, commit, paths_of(patches))
+    applications, _ = apply_all(snapshot, patches)
     if applications and not applications[-1].ok:
         failed = applications[-1]
         raise ConflictError(

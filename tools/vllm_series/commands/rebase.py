@@ -14,7 +14,6 @@ from vllm_series.errors import (
     EXIT_CONFLICT,
     EXIT_OK,
     InterruptedRunError,
-    PreconditionError,
     UsageError,
 )
 from vllm_series.locks import locked
@@ -53,11 +52,7 @@ def rebase(out: Output, series_dir: Path | None, options: RebaseOptions) -> int:
     if options.skip is not None and not options.skip.strip():
         raise UsageError("--skip needs a reason", hint="it goes into patches/dropped.toml")
     project = find_project(series_dir)
-    if project.installed:
-        raise PreconditionError(
-            f"{project.root} is the copy inside the installed package",
-            hint="work in a checkout of the project, or name one with --series-dir",
-        )
+    project.require_writable()
     store = Store.default()
     if options.ref is not None:
         done = _already(out, project, options.ref)

@@ -12,11 +12,11 @@ from vllm_series.dependencies import dependents, prerequisites
 from vllm_series.errors import EXIT_OK, ConflictError, PreconditionError, UsageError
 from vllm_series.git import Repository
 from vllm_series.output import Output, plural
-from vllm_series.patchfile import Patch
+from vllm_series.patchfile import Patch, paths_of
 from vllm_series.project import find_project
 from vllm_series.refresh import export, require_taken_in
 from vllm_series.stack import apply_all
-from vllm_series.tree import CommitSource, Snapshot
+from vllm_series.tree import Snapshot
 
 
 def unapply(
@@ -79,6 +79,4 @@ def _require_present(repository: Repository, stack: StackState, names: Sequence[
 
 
 def _snapshot(repository: Repository, stack: StackState, patches: Sequence[Patch]) -> Snapshot:
-    source = CommitSource(repository, stack.base)
-    source.load(path for patch in patches for path in patch.paths)
-    return Snapshot(source)
+    return Snapshot.at(repository, stack.base, paths_of(patches))

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from pathlib import Path
 
-from vllm_series.errors import EXIT_OK, PreconditionError
+from vllm_series.errors import EXIT_OK
 from vllm_series.gh import Gh
 from vllm_series.output import Output, plural
 from vllm_series.project import Project, find_project, writing
@@ -21,11 +21,7 @@ from vllm_series.upstreamfacts import FILE, Facts, Search, Thread
 def sync(out: Output, series_dir: Path | None) -> int:
     """Refresh what is known of the listed pull requests and issues, and search for duplicates."""
     project = find_project(series_dir)
-    if project.installed:
-        raise PreconditionError(
-            f"{project.root} is the copy inside the installed package",
-            hint="work in a checkout of the project, or name one with --series-dir",
-        )
+    project.require_writable()
     rows = project.status.patches.values()
     listed = dict.fromkeys(n for row in rows for n in (row.pr, *row.prs, *row.issues) if n)
     numbers = " ".join(f"#{number}" for number in listed)
